@@ -1,0 +1,139 @@
+//! The registers of a task: general registers in the kernel's layout, and the extended state as the kernel's XSAVE
+//! image.
+
+use serde::{Deserialize, Serialize};
+
+use crate::addr::GuestAddr;
+
+macro_rules! registers {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// The general registers, in the order and layout of the kernel's `user_regs_struct`
+        /// (`arch/x86/include/uapi/asm/ptrace.h`), so that it can be copied to and from `PTRACE_GETREGSET`.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+        #[repr(C)]
+        pub struct Registers {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl Registers {
+            /// Number of registers.
+            pub const COUNT: usize = [$(stringify!($field)),*].len();
+
+            /// The registers' names, in layout order.
+            pub const NAMES: [&'static str; Self::COUNT] = [$(stringify!($field)),*];
+
+            /// The registers' values, in layout order.
+            pub const fn to_words(&self) -> [u64; Self::COUNT] {
+                [$(self.$field),*]
+            }
+
+            /// The registers from values in layout order.
+            pub const fn from_words(words: [u64; Self::COUNT]) -> Self {
+                let [$($field),*] = words;
+                Self { $($field),* }
+            }
+        }
+    };
+}
+
+registers! {
+    /// r15
+    r15,
+    /// r14
+    r14,
+    /// r13
+    r13,
+    /// r12
+    r12,
+    /// rbp
+    rbp,
+    /// rbx
+    rbx,
+    /// r11
+    r11,
+    /// r10
+    r10,
+    /// r9
+    r9,
+    /// r8
+    r8,
+    /// rax
+    rax,
+    /// rcx
+    rcx,
+    /// rdx
+    rdx,
+    /// rsi
+    rsi,
+    /// rdi
+    rdi,
+    /// The syscall number at a syscall stop, else -1.
+    orig_rax,
+    /// Instruction pointer.
+    rip,
+    /// Code segment selector.
+    cs,
+    /// Flags register.
+    eflags,
+    /// Stack pointer.
+    rsp,
+    /// Stack segment selector.
+    ss,
+    /// Base of the fs segment (thread pointer).
+    fs_base,
+    /// Base of the gs segment.
+    gs_base,
+    /// Data segment selector.
+    ds,
+    /// Extra segment selector.
+    es,
+    /// fs selector.
+    fs,
+    /// gs selector.
+    gs,
+}
+
+/// One of the general registers, by its position in [`Registers::NAMES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegisterName(pub usize);
+
+impl std::fmt::Display for RegisterName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Registers::NAMES.get(self.0).copied().unwrap_or("?"))
+    }
+}
+
+impl Registers {
+    /// The instruction pointer.
+    pub const fn pc(&self) -> GuestAddr {
+        GuestAddr(self.rip)
+    }
+
+    /// The stack pointer.
+    pub const fn sp(&self) -> GuestAddr {
+        GuestAddr(self.rsp)
+    }
+
+    /// The six syscall arguments in order.
+    pub const fn syscall_args(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+/// The extended state (x87, SSE, AVX, ...) as the kernel's non-compacted XSAVE image, `NT_X86_XSTATE`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+pub struct XState(pub Vec<u8>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_is_the_kernels() {
+        assert_eq!(size_of::<Registers>(), 27 * 8);
+        assert_eq!(std::mem::offset_of!(Registers, rip), 16 * 8);
+        let words: [u64; 27] = std::array::from_fn(|i| i as u64);
+        assert_eq!(Registers::from_words(words).to_words(), words);
+        assert_eq!(Registers::NAMES[15], "orig_rax");
+    }
+}
