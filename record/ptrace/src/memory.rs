@@ -1,0 +1,75 @@
+//! Memory of another process.
+#![expect(unsafe_code, reason = "process_vm_readv(2) is called here")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use guest::{GuestAddr, GuestMemory, Unmapped};
+
+use crate::tracee::HostTid;
+
+/// The memory of a tracee's address space. Writes go through `/proc/PID/mem`, which ignores page protections as a
+/// debugger's writes do. Opened anew after an exec: the handle stays with the old space.
+#[derive(Debug)]
+pub struct Memory {
+    tid: HostTid,
+    file: File,
+}
+
+impl Memory {
+    /// Opens the memory of a stopped tracee.
+    pub fn open(tid: HostTid) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem"))?;
+        Ok(Self { tid, file })
+    }
+
+    /// Writes `bytes` at `addr`, whatever its protection.
+    pub fn write(&self, addr: GuestAddr, bytes: &[u8]) -> Result<(), Unmapped> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = addr.wrapping_add(done as u64);
+            match self.file.write_at(&bytes[done..], at.0) {
+                Ok(n) if n > 0 => done += n,
+                _ => return Err(Unmapped { addr: at }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads as much as is readable from `addr` on, ignoring page protections; returns the number of bytes.
+    pub fn read_forced(&self, addr: GuestAddr, into: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < into.len() {
+            match self.file.read_at(&mut into[done..], addr.0.wrapping_add(done as u64)) {
+                Ok(n) if n > 0 => done += n,
+                _ => break,
+            }
+        }
+        done
+    }
+
+    /// Reads as much as is readable from `addr` on; returns the number of bytes.
+    pub fn read_some(&self, addr: GuestAddr, into: &mut [u8]) -> usize {
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let remote = libc::iovec { iov_base: addr.0 as *mut libc::c_void, iov_len: into.len() };
+        // SAFETY: `local` describes `into`, which outlives the call; `remote` is only an address in another process.
+        let n = unsafe { libc::process_vm_readv(self.tid.0, &local, 1, &remote, 1, 0) };
+        usize::try_from(n).unwrap_or(0)
+    }
+}
+
+impl GuestMemory for Memory {
+    fn read(&self, addr: GuestAddr, into: &mut [u8]) -> Result<(), Unmapped> {
+        let mut done = self.read_some(addr, into);
+        if done < into.len() {
+            // One transfer stops at a page it may not read; /proc/PID/mem reads those that only a debugger may.
+            done += self.read_forced(addr.wrapping_add(done as u64), &mut into[done..]);
+        }
+        if done < into.len() {
+            let at = addr.wrapping_add(done as u64);
+            return Err(Unmapped { addr: if done == 0 { addr } else { at } });
+        }
+        Ok(())
+    }
+}
