@@ -1,1 +1,1 @@
-//! (to be written)
+//! Rules of the house as tests: see `tests/`. The library itself is empty.
