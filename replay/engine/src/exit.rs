@@ -1,0 +1,63 @@
+//! Why running stopped.
+
+use guest::GuestAddr;
+
+/// An instruction whose result must come from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Trapped {
+    /// `rdtsc`
+    Rdtsc,
+    /// `rdtscp`
+    Rdtscp,
+    /// `cpuid`
+    Cpuid,
+}
+
+/// A synchronous fault as the guest's kernel would report it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Signal number: SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGTRAP.
+    pub signo: i32,
+    /// `si_code`.
+    pub code: i32,
+    /// `si_addr`: the address accessed, or of the instruction.
+    pub addr: GuestAddr,
+}
+
+/// Why [`run`](crate::Space::run) returned. In all cases `registers().rip` is the next instruction to run, and all
+/// earlier ones are in `retired()`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// A `syscall` instruction is next. The caller performs it, sets the registers that come after it, and counts it.
+    /// `rcx` and `r11` are still the guest's; flags are exact.
+    Syscall,
+    /// An instruction whose result must come from outside is next, `len` bytes long. The caller performs and counts it.
+    Instruction {
+        /// Which one.
+        kind: Trapped,
+        /// Its length in bytes.
+        len: u8,
+    },
+    /// The next instruction faults. Not counted, and not retired unless the caller makes it possible and runs again.
+    Fault(Fault),
+    /// Exactly the budgeted number of instructions was retired. All registers and flags are exact.
+    Budget,
+    /// The next instruction has a breakpoint (never reported for the instruction a `run` begins at).
+    Breakpoint,
+    /// An instruction touched watched bytes; it has been retired.
+    Watchpoint {
+        /// The start of the watched range, as it was given.
+        addr: GuestAddr,
+        /// The instruction that touched it.
+        pc: GuestAddr,
+    },
+    /// Indexed mode: the log is nearly full. Drain it and run on.
+    LogFull,
+    /// The next instruction is one that replay refuses.
+    Unsupported {
+        /// Where.
+        pc: GuestAddr,
+        /// Its name.
+        name: &'static str,
+    },
+}
