@@ -1,1 +1,30 @@
-//! (to be written)
+//! Linux x86-64 as data: one row per system call and per request, what each does to memory, and what a recorder does about it.
+//!
+//! Pure: no system calls, no processes, no trace. Numbers, bytes and a [`guest::GuestMemory`] in; rows, ranges and text
+//! out. Facts are those of Linux 6.18.
+//!
+//! - `row`: what a row is made of: arguments, sizes, class, support, effect
+//! - `table`: the one table of system calls, by family
+//! - `requests`: the tables behind `ioctl`, `fcntl`, `prctl`, socket options and the like
+//! - `decide`: what a recorder does about a call, before it runs
+//! - `call`: a call's number, arguments, result, and the words in memory that must be read before it runs
+//! - `effects`: the memory a finished call wrote
+//! - `errno`, `signal`, `flags`: names
+//! - `format`: calls as people read them
+//! - `coverage`: the page that says what is supported
+
+mod call;
+mod decide;
+mod effects;
+mod errno;
+mod format;
+mod row;
+mod table;
+
+pub use call::Call;
+pub use decide::{Refusal, decide, may_block};
+pub use effects::{EffectError, Output, effects, output};
+pub use errno::Errno;
+pub use format::format_call;
+pub use row::{Arg, Class, Effect, Kind, MapCall, Row, Size, Support, When};
+pub use table::{MAX_NUMBER, all, name, number, row};

