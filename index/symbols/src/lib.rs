@@ -1,1 +1,21 @@
-//! (to be written)
+//! Symbols: function, file and line of a pc in a recorded space at a moment; address of a name; text of a source line.
+//!
+//! Works on the files the trace kept, so that it answers on any machine; separate debug files and sources are looked for
+//! on the machine that asks. Knows nothing of SQLite, of granules or of processes: who has the mappings hands them in.
+//!
+//! - `layout`: which file lies where, in which space, when
+//! - `bytes`: file contents, mapped
+//! - `image`: one ELF file: its segments, symbol tables and DWARF, loaded when first asked
+//! - `debug_file`: where separate debug information lies
+//! - `lookup`: `Symbols`, the questions
+//! - `expression`: `SYMBOL[+OFFSET]` as people type it
+//! - `source`: text of source lines
+
+mod expression;
+mod layout;
+mod lookup;
+mod source;
+
+pub use expression::{Expression, ParseExpressionError};
+pub use layout::{KeptFile, Layout, MappedFile, Mapping};
+pub use lookup::{Frame, Module, ResolveError, Resolved, Symbols};
