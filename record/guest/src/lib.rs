@@ -7,6 +7,7 @@
 //! - `time`: `Moment`, `Ticks`, `TickDelta`
 //! - `id`: tasks, spaces, events, thread ids
 //! - `regs`: the general registers and the extended state
+//! - `when`: moments as people type them
 //! - `memory`: protections and the trait by which guest memory is read
 
 mod addr;
@@ -14,9 +15,11 @@ mod id;
 mod memory;
 mod regs;
 mod time;
+mod when;
 
 pub use addr::{GuestAddr, GuestRange, PAGE_SIZE};
 pub use id::{EventId, FileId, SpaceId, TaskId, Tid};
 pub use memory::{GuestMemory, Prot, Unmapped};
 pub use regs::{RegisterName, Registers, XState};
 pub use time::{Moment, TickDelta, Ticks};
+pub use when::{Landmarks, When, WhenError};
