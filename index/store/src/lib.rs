@@ -1,1 +1,63 @@
-//! (to be written)
+//! The index on disk: the SQLite schema, the page and code indexes, what a build commits and what queries read.
+//!
+//! The only place with SQL text of the schema. Knows nothing of replaying.
+//!
+//! - `schema`: tables and their columns, version and identity
+//! - `rows`: one row of each small table
+//! - `commit`: the one writer; a segment is a transaction
+//! - `open`: opening for reading; refusals by name
+//! - `facts`: reading the small tables
+//! - `granules`: fetching and keeping decoded granules
+//! - `lookup`: which granules can hold an answer
+//! - `writes`, `executions`, `calls`: the lazy queries over granules
+//! - `stack`: the instruction and the call stack at a moment
+//! - `files`: the model of descriptors and file offsets over the syscall stream
+
+mod calls;
+mod commit;
+mod executions;
+mod facts;
+mod files;
+mod granules;
+mod lookup;
+mod open;
+mod rows;
+mod schema;
+mod stack;
+mod writes;
+
+pub use calls::{CallQuery, CallRow, Calls};
+
+pub use executions::{ExecutionQuery, ExecutionRow, Executions};
+
+pub use granule::CallKind;
+pub use open::{INDEX_FILE, OpenError, Store};
+pub use rows::{
+    EventRow, ImageRow, MappingRow, MappingSource, OutputRow, SignalRow, SpaceRow, SyscallRow, TaskRow,
+};
+pub use schema::{FORMAT, Format};
+pub use writes::{Author, Order, WriteQuery, WriteRow, Writes};
+
+/// Why a query over an open index failed.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// SQLite failed.
+    #[error("index database")]
+    Sqlite(#[from] rusqlite::Error),
+    /// A granule is damaged.
+    #[error("granule {granule} of the index")]
+    Granule {
+        /// Its number.
+        granule: u64,
+        /// What is wrong with it.
+        source: granule::DecodeError,
+    },
+    /// Something that the index names is not in it.
+    #[error("the index names {what} {id} but does not hold it")]
+    Missing {
+        /// The kind of thing.
+        what: &'static str,
+        /// Its number.
+        id: u64,
+    },
+}

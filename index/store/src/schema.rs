@@ -1,0 +1,91 @@
+//! The tables of an index and their columns; the format's version.
+//!
+//! Large things are blobs in rowid tables (`columns`, `blocks`), small index rows lie in WITHOUT ROWID tables: a blob in
+//! the latter makes cold queries three times slower.
+
+/// Format version of an index. The major number must match; a newer minor number only adds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Format {
+    /// Incompatible changes.
+    pub major: u32,
+    /// Additions.
+    pub minor: u32,
+}
+
+/// The format this build writes.
+pub const FORMAT: Format = Format { major: 1, minor: 0 };
+
+/// Bytes in a page of the database.
+pub(crate) const DATABASE_PAGE: u32 = 8192;
+
+/// How many columns a granule may have: its number times this, plus a column's number, is the rowid in `columns`.
+pub(crate) const COLUMNS_PER_GRANULE: u64 = 1 << 16;
+
+/// Everything that is created in a fresh index.
+///
+/// Numbers of tasks, spaces and events are the trace's. `moment`s count instructions, addresses are the 64 bits of the
+/// address as SQLite's signed integer.
+pub(crate) const CREATE: &str = "
+-- key: format_major, format_minor, trace (uuid in hex), complete (1 once everything is in), instructions, events
+CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+-- What was committed: part `part` of replay unit `unit`. `state` is what the builder needs to go on after it.
+CREATE TABLE segments(unit INTEGER, part INTEGER, last INTEGER, instructions INTEGER, state BLOB,
+  PRIMARY KEY(unit, part)) WITHOUT ROWID;
+
+-- One row per granule. Ticks count the instructions of its space; moments those of the run.
+CREATE TABLE granules(granule INTEGER PRIMARY KEY, space INTEGER NOT NULL, first_tick INTEGER NOT NULL,
+  instructions INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, writes INTEGER NOT NULL,
+  bytes INTEGER NOT NULL);
+CREATE INDEX granules_by_space ON granules(space, first_tick);
+CREATE INDEX granules_by_moment ON granules(first);
+
+-- A granule's columns: rowid = granule * 65536 + column.
+CREATE TABLE columns(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
+
+-- The block dictionary, in the order of numbers: block `first` and those after it.
+CREATE TABLE blocks(first INTEGER PRIMARY KEY, count INTEGER NOT NULL, data BLOB NOT NULL);
+
+-- Which words of which pages a granule writes.
+CREATE TABLE page_index(space INTEGER, page INTEGER, granule INTEGER, mask BLOB NOT NULL,
+  PRIMARY KEY(space, page, granule)) WITHOUT ROWID;
+
+-- Which blocks of a 256-byte stretch of code (pc >> 8) a granule runs, and how often: block id, executions.
+CREATE TABLE code_index(code INTEGER, granule INTEGER, counts BLOB NOT NULL,
+  PRIMARY KEY(code, granule)) WITHOUT ROWID;
+
+-- Calls that were still open at the end of a granule: when they ended.
+CREATE TABLE open_calls(space INTEGER, task INTEGER, entry INTEGER, exit INTEGER,
+  PRIMARY KEY(space, entry, task)) WITHOUT ROWID;
+
+CREATE TABLE events(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
+  space INTEGER NOT NULL);
+CREATE INDEX events_by_moment ON events(moment);
+
+CREATE TABLE tasks(task INTEGER PRIMARY KEY, tid INTEGER NOT NULL, pid INTEGER NOT NULL, parent INTEGER,
+  first INTEGER NOT NULL, last INTEGER, exit_code INTEGER, signal INTEGER);
+
+CREATE TABLE spaces(space INTEGER PRIMARY KEY, parent INTEGER, first INTEGER NOT NULL, event INTEGER NOT NULL);
+
+CREATE TABLE images(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
+  space INTEGER NOT NULL, exe TEXT NOT NULL, argv TEXT NOT NULL, cwd TEXT NOT NULL);
+
+-- prot: PROT_* bits. source: 0 mapped, 1 moved from `source_addr` by mremap, 2 copied by fork.
+CREATE TABLE mappings(space INTEGER NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL, prot INTEGER NOT NULL,
+  shared INTEGER NOT NULL, file INTEGER, file_offset INTEGER, name TEXT NOT NULL, source INTEGER NOT NULL,
+  source_addr INTEGER, mapped_by INTEGER NOT NULL, mapped_at INTEGER NOT NULL, since INTEGER NOT NULL,
+  until INTEGER);
+CREATE INDEX mappings_by_space ON mappings(space, start);
+
+CREATE TABLE syscalls(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
+  space INTEGER NOT NULL, nr INTEGER NOT NULL, name TEXT NOT NULL, a0 INTEGER, a1 INTEGER, a2 INTEGER, a3 INTEGER,
+  a4 INTEGER, a5 INTEGER, result INTEGER, fd INTEGER, path TEXT, offset INTEGER);
+CREATE INDEX syscalls_by_moment ON syscalls(moment);
+
+CREATE TABLE signals(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
+  space INTEGER NOT NULL, signo INTEGER NOT NULL, action TEXT NOT NULL, handler INTEGER, pc INTEGER NOT NULL,
+  code INTEGER NOT NULL, addr INTEGER);
+
+CREATE TABLE output(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL, fd INTEGER,
+  stream TEXT NOT NULL, len INTEGER NOT NULL, bytes BLOB NOT NULL);
+";
