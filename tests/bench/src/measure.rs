@@ -1,0 +1,86 @@
+//! Running a command and reading what it cost, from the kernel's own accounting.
+#![expect(unsafe_code, reason = "wait4(2) tells what a finished process used")]
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What a finished command and its children used.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// User and system seconds.
+    pub cpu: f64,
+    /// Elapsed seconds.
+    pub wall: f64,
+    /// Largest resident set of any single process, KiB.
+    pub peak_rss_kib: u64,
+}
+
+/// Runs a command in `dir` with its output thrown away. A non-zero exit is an error.
+pub fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::Result<Usage> {
+    let stdin = match input {
+        Some(path) => Stdio::from(File::open(path)?),
+        None => Stdio::null(),
+    };
+    let start = Instant::now();
+    let child = Command::new(&command[0])
+        .args(&command[1..])
+        .current_dir(dir)
+        .stdin(stdin)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (mut status, pid) = (0, child.id() as i32);
+    let mut errors = child.stderr;
+    let mut text = String::new();
+    if let Some(pipe) = errors.as_mut() {
+        io::Read::read_to_string(pipe, &mut text)?;
+    }
+    // SAFETY: an all-zero rusage is valid; both out-pointers outlive the call. The child was not waited for before.
+    let (got, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(pid, &mut status, 0, &mut usage), usage)
+    };
+    if got != pid {
+        return Err(io::Error::last_os_error());
+    }
+    if status != 0 {
+        return Err(io::Error::other(format!(
+            "{} ended with status {status:#x}: {}",
+            command.join(" "),
+            text.trim()
+        )));
+    }
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    Ok(Usage {
+        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        wall: start.elapsed().as_secs_f64(),
+        peak_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+    })
+}
+
+/// The median elapsed time in seconds.
+pub fn median_of(usages: &[Usage]) -> f64 {
+    let mut walls: Vec<f64> = usages.iter().map(|u| u.wall).collect();
+    walls.sort_by(f64::total_cmp);
+    walls[walls.len() / 2]
+}
+
+/// The first value that a query answers, as text.
+pub fn text(binary: &str, trace: &Path, sql: &str) -> io::Result<String> {
+    let output = Command::new(binary).args(["query", "--csv", "-t"]).arg(trace).arg(sql).output()?;
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let value = lines.lines().nth(1).unwrap_or_default().trim_matches('"').to_owned();
+    if value.is_empty() {
+        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(io::Error::other(format!("no answer to {sql}: {words}")));
+    }
+    Ok(value)
+}
+
+/// The first value that a query answers, as a number.
+pub fn number(binary: &str, trace: &Path, sql: &str) -> io::Result<u64> {
+    text(binary, trace, sql)?.parse().map_err(io::Error::other)
+}

@@ -1,0 +1,90 @@
+//! The programs that are measured, and their inputs, made on the spot.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One command to measure.
+#[derive(Debug)]
+pub struct Workload {
+    /// Short name.
+    pub name: &'static str,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Standard input, if not empty.
+    pub input: Option<PathBuf>,
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads").join(name)
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Text that compresses about as well as prose does.
+fn prose(path: &Path, bytes: usize) -> io::Result<()> {
+    let vocabulary: Vec<String> =
+        (0..4000u32).map(|i| format!("{:x}", i.wrapping_mul(2_654_435_761) >> (i % 17))).collect();
+    let mut file = io::BufWriter::new(fs::File::create(path)?);
+    let (mut state, mut written) = (1u64, 0);
+    while written < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let pick = ((state >> 33) % 4000) as usize;
+        let word = &vocabulary[pick * pick / 4000];
+        written += word.len() + 1;
+        writeln!(file, "{word}")?;
+    }
+    file.flush()
+}
+
+fn compile(compiler: &str, name: &str, out: &Path) -> io::Result<()> {
+    let status = Command::new(compiler).args(["-O2", "-g"]).arg(source(name)).arg("-o").arg(out).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{compiler} failed on {name}"))) }
+}
+
+/// Every workload, its inputs made in `dir`.
+pub fn all(dir: &Path) -> io::Result<Vec<Workload>> {
+    let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
+    prose(&dir.join("big"), 30_000_000)?;
+    prose(&dir.join("small"), 3_000_000)?;
+    compile("gcc", "fib.c", &dir.join("fib"))?;
+    compile("g++", "ex.cpp", &dir.join("ex"))?;
+    let unit = big_translation_unit(dir)?;
+    let from = |name: &str| source(name).to_string_lossy().into_owned();
+    let cc1 = Command::new("gcc").arg("-print-prog-name=cc1").output()?;
+    let cc1 = String::from_utf8_lossy(&cc1.stdout).trim().to_owned();
+    let plain = |name, command| Workload { name, command, input: None };
+    Ok(vec![
+        plain("gzip", words(&format!("gzip -9 -c {}", at("big")))),
+        plain("xz", words(&format!("xz -3 -T1 -c {}", at("small")))),
+        Workload { name: "sqlite3", command: words("sqlite3 :memory:"), input: Some(source("heavy.sql")) },
+        plain("perl", words(&format!("perl {}", from("p.pl")))),
+        plain("python3", words(&format!("python3 {}", from("b.py")))),
+        plain("cc1", words(&format!("{cc1} -quiet -O2 {unit} -o {}", at("unit.s")))),
+        plain("fib", words(&format!("{} 34", at("fib")))),
+        plain("c++", words(&at("ex"))),
+        plain("mawk", words(&format!("mawk -f {}", from("b.awk")))),
+    ])
+}
+
+/// A C file that keeps an optimising compiler busy for a second or so.
+fn big_translation_unit(dir: &Path) -> io::Result<String> {
+    let path = dir.join("unit.c");
+    let mut file = io::BufWriter::new(fs::File::create(&path)?);
+    writeln!(file, "typedef unsigned long u; u table[64];")?;
+    for i in 0..400u32 {
+        let (a, b, c) = (i % 61, i * 7 % 59, i * 13 % 53);
+        writeln!(
+            file,
+            "u f{i}(u x, u y) {{ u s = {a}; for (u k = 0; k < y % {b} + 3; k++) {{ s = s * 31 + (x ^ table[k & 63]); \
+             if (s & {}) x += table[{c}]; else switch (s % 7) {{ case 0: x ^= s; break; case 3: table[{a}] = s; break; \
+             default: s -= k; }} }} return s + x; }}",
+            1 << (i % 11)
+        )?;
+    }
+    file.flush()?;
+    Ok(path.to_string_lossy().into_owned())
+}
