@@ -94,3 +94,12 @@ pub struct Summary {
     /// Set when the recording was stopped for a reason of ours: the refused feature, in one line.
     pub refused: Option<String>,
 }
+
+/// What the last frame of a complete recording holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Trailer {
+    /// For people and the checker.
+    pub(crate) summary: Summary,
+    /// Every range ever mapped, merged, in order.
+    pub(crate) footprint: Vec<guest::GuestRange>,
+}

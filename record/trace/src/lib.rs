@@ -5,12 +5,37 @@
 //!
 //! - `event`: the event model that recorder, replayer and index share
 //! - `header`: what the recording says about itself
+//! - `frame`: compressed, checksummed frames
+//! - `codec`: an event's bytes
+//! - `validate`: what must hold of events
+//! - `writer`, `reader`: the directory, written and read
+//! - `files`: kept files and the store that traces share
+//! - `dir`: where traces live
+//! - `ticks`: the learned instruction counts, and moments from them
+//! - `check`: every violated invariant of a trace
 
+mod check;
+mod codec;
+mod dir;
 mod event;
+mod files;
+mod frame;
 mod header;
+mod reader;
+mod ticks;
+mod validate;
+mod writer;
 
+pub use check::check;
+pub use dir::{DirError, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir};
 pub use event::{
-    Backing, Data, Event, ExecInfo, Fact, Killed, MapOp, MemWrite, OutputStream, PayloadRef, SignalAction, SignalInfo,
-    SpawnInfo, Status, Stop, SyscallInfo, Trapped,
+    Backing, Data, Event, ExecInfo, Fact, Killed, MapOp, MemWrite, OutputStream, PayloadRef, SignalAction,
+    SignalInfo, SpawnInfo, Status, Stop, SyscallInfo, Trapped,
 };
+pub use files::{KeepError, KeptFile};
+pub use frame::FrameError;
 pub use header::{CpuidLeaf, Header, InheritedFd, Machine, Summary, Version};
+pub use reader::{Events, OpenError, ReadError, Trace};
+pub use ticks::{Moments, TicksError, write_ticks};
+pub use validate::{Problem, Violation};
+pub use writer::{TraceWriter, WriteError};

@@ -1,0 +1,87 @@
+//! The checker: reports every violated invariant of a trace. Changes nothing.
+
+use std::fs::File;
+
+use guest::FileId;
+
+use crate::event::{Event, Fact};
+use crate::files::{KeptFile, hash_file};
+use crate::reader::Trace;
+use crate::ticks::Moments;
+use crate::validate::{Problem, Violation};
+
+/// Everything that is wrong with a trace, in order; empty when nothing is. Reads all of it, kept files included.
+pub fn check(trace: &Trace) -> Vec<Violation> {
+    let mut found = Vec::new();
+    check_events(trace, &mut found);
+    for (i, kept) in trace.files().iter().enumerate() {
+        if let Some(problem) = check_file(trace, FileId(i as u32), kept) {
+            found.push(Violation { event: None, problem });
+        }
+    }
+    check_ticks(trace, &mut found);
+    found
+}
+
+fn check_events(trace: &Trace, found: &mut Vec<Violation>) {
+    let mut events = trace.events();
+    for item in events.by_ref() {
+        match item {
+            Ok((id, event)) => {
+                if let Err(error) = check_data(trace, &event) {
+                    let problem = Problem::Unreadable { what: error.to_string() };
+                    found.push(Violation { event: Some(id), problem });
+                }
+            }
+            Err(crate::ReadError::Invalid(violation)) => found.push(violation),
+            Err(error) => {
+                found.push(Violation {
+                    event: None,
+                    problem: Problem::Unreadable { what: error.to_string() },
+                });
+            }
+        }
+    }
+    let (Some(summary), Some(sequence), true) = (trace.summary(), events.into_sequence(), found.is_empty())
+    else {
+        return;
+    };
+    let counts = [("tasks", summary.tasks, sequence.tasks()), ("spaces", summary.spaces, sequence.spaces())];
+    for (what, expected, seen) in counts {
+        if expected != seen {
+            let problem = Problem::Summary { what, expected: u64::from(expected), found: u64::from(seen) };
+            found.push(Violation { event: None, problem });
+        }
+    }
+    if let Some(task) = sequence.alive().filter(|_| summary.refused.is_none()) {
+        found.push(Violation { event: None, problem: Problem::Alive { task } });
+    }
+}
+
+/// Reads all data an event refers to.
+fn check_data(trace: &Trace, event: &Event) -> Result<(), crate::ReadError> {
+    let more = match &event.fact {
+        Fact::Spawn(info) => info.writes.as_slice(),
+        _ => &[],
+    };
+    event.writes.iter().chain(more).try_for_each(|write| trace.data(&write.data).map(|_| ()))
+}
+
+fn check_file(trace: &Trace, file: FileId, kept: &KeptFile) -> Option<Problem> {
+    let path = trace.file_path(file).ok()?;
+    let Ok(mut open) = File::open(path) else { return Some(Problem::FileMissing { file }) };
+    match hash_file(&mut open) {
+        Err(error) => Some(Problem::Unreadable { what: format!("kept file {file} cannot be read: {error}") }),
+        Ok((_, size)) if size != kept.size => {
+            Some(Problem::FileSize { file, found: size, expected: kept.size })
+        }
+        Ok((hash, _)) if hash != kept.hash => Some(Problem::FileHash { file }),
+        Ok(_) => None,
+    }
+}
+
+fn check_ticks(trace: &Trace, found: &mut Vec<Violation>) {
+    if let Err(error) = Moments::load(trace) {
+        found.push(Violation { event: None, problem: Problem::Ticks { what: error.to_string() } });
+    }
+}

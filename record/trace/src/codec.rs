@@ -1,0 +1,172 @@
+//! How an event is written in a frame: registers as differences, extended state without its zeroes, long data elsewhere.
+//! Pure: bytes in, bytes out. Each frame stands alone: differences start from zero registers.
+
+use std::collections::HashMap;
+
+use guest::{Registers, SpaceId, TaskId, XState};
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Event, Fact, MapOp, MemWrite, Stop};
+
+/// The largest extended state accepted, in bytes (AMX needs 11,008).
+pub(crate) const MAX_XSTATE: usize = 64 << 10;
+
+/// Registers as differences to others: which differ, and by how much.
+#[derive(Serialize, Deserialize)]
+struct RegsDelta {
+    changed: u32,
+    by: Vec<i64>,
+}
+
+impl RegsDelta {
+    fn between(base: &Registers, regs: &Registers) -> Self {
+        let (base, regs) = (base.to_words(), regs.to_words());
+        let mut delta = Self { changed: 0, by: Vec::new() };
+        for (i, (&old, &new)) in base.iter().zip(&regs).enumerate() {
+            if old != new {
+                delta.changed |= 1 << i;
+                delta.by.push(new.wrapping_sub(old) as i64);
+            }
+        }
+        delta
+    }
+
+    fn apply(&self, base: &Registers) -> Option<Registers> {
+        if self.changed >> Registers::COUNT != 0 || self.changed.count_ones() as usize != self.by.len() {
+            return None;
+        }
+        let mut words = base.to_words();
+        let mut by = self.by.iter();
+        for (i, word) in words.iter_mut().enumerate() {
+            if self.changed >> i & 1 != 0 {
+                *word = word.wrapping_add(*by.next()? as u64);
+            }
+        }
+        Some(Registers::from_words(words))
+    }
+}
+
+/// Bytes without their longer runs of zeroes.
+#[derive(Serialize, Deserialize)]
+struct Sparse {
+    len: u32,
+    /// Zero bytes to skip, then bytes that follow.
+    runs: Vec<(u32, Vec<u8>)>,
+}
+
+impl Sparse {
+    fn pack(bytes: &[u8]) -> Self {
+        let mut runs: Vec<(u32, Vec<u8>)> = Vec::new();
+        let mut skip = 0;
+        for word in bytes.chunks(8) {
+            if word.iter().all(|&b| b == 0) {
+                skip += word.len() as u32;
+            } else if skip == 0 && !runs.is_empty() {
+                runs.last_mut().expect("checked above").1.extend_from_slice(word);
+            } else {
+                runs.push((skip, word.to_vec()));
+                skip = 0;
+            }
+        }
+        Self { len: bytes.len() as u32, runs }
+    }
+
+    fn unpack(&self) -> Option<Vec<u8>> {
+        let len = self.len as usize;
+        if len > MAX_XSTATE {
+            return None;
+        }
+        let mut out = Vec::with_capacity(len);
+        for (skip, bytes) in &self.runs {
+            let at = out.len().checked_add(*skip as usize)?;
+            if at.checked_add(bytes.len())? > len {
+                return None;
+            }
+            out.resize(at, 0);
+            out.extend_from_slice(bytes);
+        }
+        out.resize(len, 0);
+        Some(out)
+    }
+}
+
+/// An event as it is stored.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    task: TaskId,
+    space: SpaceId,
+    stop: Stop,
+    before: RegsDelta,
+    after: RegsDelta,
+    xstate: Option<Sparse>,
+    maps: Vec<MapOp>,
+    writes: Vec<MemWrite>,
+    fact: Fact,
+}
+
+/// The last registers of each task in the current frame.
+#[derive(Default)]
+pub(crate) struct Context {
+    last: HashMap<TaskId, Registers>,
+}
+
+impl Context {
+    /// A task's last registers, or zeroes when the frame has none yet.
+    fn base(&self, task: TaskId) -> Registers {
+        self.last.get(&task).copied().unwrap_or_default()
+    }
+
+    /// Forgets everything: a new frame begins.
+    pub(crate) fn clear(&mut self) {
+        self.last.clear();
+    }
+}
+
+/// Appends `event` to `out`.
+pub(crate) fn encode(context: &mut Context, event: Event, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    let before = RegsDelta::between(&context.base(event.task), &event.before);
+    let after = RegsDelta::between(&event.before, &event.after);
+    let xstate = event.xstate.as_ref().map(|x| Sparse::pack(&x.0));
+    let Event { task, space, stop, maps, writes, fact, .. } = event;
+    let wire = Wire { task, space, stop, before, after, xstate, maps, writes, fact };
+    context.last.insert(task, event.after);
+    *out = postcard::to_extend(&wire, std::mem::take(out))?;
+    Ok(())
+}
+
+/// Takes one event from the front of `bytes`.
+pub(crate) fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8])> {
+    let (wire, rest): (Wire, _) = postcard::take_from_bytes(bytes).ok()?;
+    let before = wire.before.apply(&context.base(wire.task))?;
+    let after = wire.after.apply(&before)?;
+    let xstate = match wire.xstate {
+        Some(sparse) => Some(XState(sparse.unpack()?)),
+        None => None,
+    };
+    context.last.insert(wire.task, after);
+    let Wire { task, space, stop, maps, writes, fact, .. } = wire;
+    Some((Event { task, space, stop, before, after, xstate, maps, writes, fact }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparse_bytes_round_trip() {
+        for bytes in [vec![], vec![0; 13], vec![1; 9], [vec![0; 100], vec![7; 30], vec![0; 3]].concat()] {
+            assert_eq!(Sparse::pack(&bytes).unpack().unwrap(), bytes);
+        }
+        assert!(Sparse { len: 4, runs: vec![(u32::MAX, vec![1])] }.unpack().is_none());
+        assert!(Sparse { len: u32::MAX, runs: vec![] }.unpack().is_none());
+    }
+
+    #[test]
+    fn register_differences_are_checked() {
+        let regs = Registers { rax: u64::MAX, rip: 5, ..Registers::default() };
+        let delta = RegsDelta::between(&Registers::default(), &regs);
+        assert_eq!(delta.apply(&Registers::default()), Some(regs));
+        assert!(RegsDelta { changed: 1 << 27, by: vec![1] }.apply(&regs).is_none());
+        assert!(RegsDelta { changed: 1, by: vec![] }.apply(&regs).is_none());
+    }
+}

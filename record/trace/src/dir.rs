@@ -1,0 +1,220 @@
+//! Where traces live: the root folder, fresh folder names, the latest trace, listing and removal.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Name of the link to the newest trace in a root folder.
+const LATEST: &str = "latest";
+/// Name of the store of shared files in a root folder.
+const STORE: &str = ".files";
+
+/// Why a trace directory could not be found, made or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// Nothing says where traces live.
+    #[error("no place for traces: set BACKSTORY_TRACE_DIR or HOME")]
+    NoRoot,
+    /// There is no trace to take.
+    #[error("no recording in {root}: make one with `backstory record`")]
+    None {
+        /// The root folder.
+        root: PathBuf,
+    },
+    /// No trace has that name.
+    #[error("no recording `{name}`")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// Refused to remove something that is not a trace.
+    #[error("{path} is not a recording")]
+    NotATrace {
+        /// What it is.
+        path: PathBuf,
+    },
+    /// A file operation failed.
+    #[error("cannot access {path}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DirError {
+    let path = path.to_owned();
+    move |source| DirError::Io { path, source }
+}
+
+/// The root folder of traces: `$BACKSTORY_TRACE_DIR`, else `$XDG_DATA_HOME/backstory`, else `~/.local/share/backstory`.
+pub fn root() -> Result<PathBuf, DirError> {
+    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    var("BACKSTORY_TRACE_DIR")
+        .or_else(|| var("XDG_DATA_HOME").map(|data| data.join("backstory")))
+        .or_else(|| var("HOME").map(|home| home.join(".local/share/backstory")))
+        .ok_or(DirError::NoRoot)
+}
+
+/// The store of files that traces share, in the root folder.
+pub fn store_dir() -> Option<PathBuf> {
+    root().ok().map(|root| root.join(STORE))
+}
+
+/// Makes a fresh, empty folder `<program>-<n>` in `root` and points `latest` at it.
+pub fn fresh(root: &Path, program: &str) -> Result<PathBuf, DirError> {
+    fs::create_dir_all(root).map_err(io_error(root))?;
+    let base = Path::new(program).file_name().map_or("trace".into(), |name| name.to_string_lossy());
+    let base: String =
+        base.chars().map(|c| if c.is_alphanumeric() || "._+-".contains(c) { c } else { '_' }).collect();
+    let base = base.trim_start_matches('.');
+    let base = if base.is_empty() || base == LATEST { "trace" } else { base };
+    let mut n = next_number(root, base)?;
+    loop {
+        let dir = root.join(format!("{base}-{n}"));
+        match fs::create_dir(&dir) {
+            Ok(()) => {
+                set_latest(root, &dir)?;
+                return Ok(dir);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => n += 1,
+            Err(error) => return Err(io_error(&dir)(error)),
+        }
+    }
+}
+
+/// One more than the largest number in use for `base`.
+fn next_number(root: &Path, base: &str) -> Result<u64, DirError> {
+    let mut next = 0;
+    for entry in fs::read_dir(root).map_err(io_error(root))? {
+        let name = entry.map_err(io_error(root))?.file_name();
+        let number =
+            name.to_str().and_then(|name| name.strip_prefix(base)?.strip_prefix('-')?.parse::<u64>().ok());
+        next = next.max(number.map_or(0, |n| n.saturating_add(1)));
+    }
+    Ok(next)
+}
+
+/// Points `latest` in `root` at `dir`.
+pub fn set_latest(root: &Path, dir: &Path) -> Result<(), DirError> {
+    let absolute = fs::canonicalize(dir).map_err(io_error(dir))?;
+    let canonical_root = fs::canonicalize(root).map_err(io_error(root))?;
+    let target = absolute.strip_prefix(&canonical_root).unwrap_or(&absolute);
+    let temporary = root.join(format!(".latest-{}", std::process::id()));
+    let _ = fs::remove_file(&temporary);
+    symlink(target, &temporary).map_err(io_error(&temporary))?;
+    let link = root.join(LATEST);
+    fs::rename(&temporary, &link).map_err(io_error(&link))
+}
+
+/// The newest trace in `root`: what `latest` points at, else the one changed last.
+pub fn latest(root: &Path) -> Result<PathBuf, DirError> {
+    if let Ok(dir) = fs::canonicalize(root.join(LATEST))
+        && is_trace(&dir)
+    {
+        return Ok(dir);
+    }
+    let mut all = list(root)?;
+    all.sort_by_key(|dir| {
+        fs::metadata(dir.join("events")).map(|m| (m.mtime(), m.mtime_nsec())).unwrap_or_default()
+    });
+    all.pop().ok_or(DirError::None { root: root.to_owned() })
+}
+
+/// The trace a person means: a path to a directory, a name in the root folder, or, for `None`, the latest.
+pub fn resolve(name: Option<&str>) -> Result<PathBuf, DirError> {
+    let Some(name) = name else { return latest(&root()?) };
+    let path = PathBuf::from(name);
+    if path.exists() {
+        return Ok(path);
+    }
+    let named = root()?.join(name);
+    if !name.contains('/') && named.is_dir() {
+        Ok(named)
+    } else {
+        Err(DirError::Unknown { name: name.to_owned() })
+    }
+}
+
+/// All traces in `root`, by name.
+pub fn list(root: &Path) -> Result<Vec<PathBuf>, DirError> {
+    let entries = match fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(io_error(root)(error)),
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(io_error(root))?;
+        let kind = entry.file_type().map_err(io_error(root))?;
+        if kind.is_dir() && is_trace(&entry.path()) {
+            all.push(entry.path());
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Whether `dir` looks like a trace: it has an event stream.
+pub fn is_trace(dir: &Path) -> bool {
+    dir.join("events").is_file()
+}
+
+/// Removes a trace, and from its root's store the files that no trace needs any more.
+pub fn remove(dir: &Path) -> Result<(), DirError> {
+    if !is_trace(dir) {
+        return Err(DirError::NotATrace { path: dir.to_owned() });
+    }
+    let root = fs::canonicalize(dir).map_err(io_error(dir))?.parent().map(Path::to_owned);
+    // The event stream first, so that what an interrupted removal leaves is not taken for a trace.
+    let events = dir.join("events");
+    fs::remove_file(&events).map_err(io_error(&events))?;
+    fs::remove_dir_all(dir).map_err(io_error(dir))?;
+    let Some(root) = root else { return Ok(()) };
+    let link = root.join(LATEST);
+    if link.is_symlink() && !link.exists() {
+        let _ = fs::remove_file(&link);
+    }
+    prune(&root.join(STORE));
+    Ok(())
+}
+
+/// Drops store files that have no other link. What cannot be removed stays.
+fn prune(store: &Path) {
+    let Ok(entries) = fs::read_dir(store) else { return };
+    for entry in entries.flatten() {
+        let lonely = entry.metadata().is_ok_and(|meta| meta.is_file() && meta.nlink() == 1);
+        let hashed = entry.file_name().len() == 64;
+        if lonely && hashed {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make(root: &Path, program: &str) -> PathBuf {
+        let dir = fresh(root, program).unwrap();
+        fs::write(dir.join("events"), "").unwrap();
+        dir
+    }
+
+    #[test]
+    fn folders_are_numbered_listed_and_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
+        assert!(matches!(latest(root), Err(DirError::None { .. })));
+        let a = make(root, "/bin/ls");
+        let b = make(root, "ls");
+        assert_eq!([a.file_name().unwrap(), b.file_name().unwrap()], ["ls-0", "ls-1"]);
+        assert_eq!(latest(root).unwrap(), fs::canonicalize(&b).unwrap());
+        assert_eq!(list(root).unwrap(), [a.clone(), b.clone()]);
+        remove(&b).unwrap();
+        assert_eq!(latest(root).unwrap(), a);
+        assert!(matches!(remove(root), Err(DirError::NotATrace { .. })));
+    }
+}

@@ -1,0 +1,273 @@
+//! Kept files: content-addressed copies of what the recorded programs mapped, shared between traces through a store.
+//!
+//! A kept file is `files/<blake3>` in its trace: a hard link to the store's read-only `<blake3>`, where the file system
+//! allows it, else a reflink or copy. The store gets its contents by reflink or copy, never by linking a file
+//! that the recorded machine may still change. `by-id/` in the store remembers which identity had which contents.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use guest::FileId;
+use serde::{Deserialize, Serialize};
+
+/// A file's times are believed to tell its contents only when it was last changed this long before, in nanoseconds.
+const SETTLED: i128 = 2_000_000_000;
+
+/// A kept file, in order of [`FileId`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeptFile {
+    /// BLAKE3 of the contents, and the name under `files/`.
+    pub hash: [u8; 32],
+    /// Length in bytes.
+    pub size: u64,
+    /// The path it had in the recording.
+    pub path: String,
+}
+
+impl KeptFile {
+    /// The hash as 64 hexadecimal digits.
+    pub fn hex(&self) -> String {
+        blake3::Hash::from_bytes(self.hash).to_hex().to_string()
+    }
+}
+
+/// Why a file could not be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepError {
+    /// It could not be read.
+    #[error("cannot read {path} to keep it")]
+    Read {
+        /// The path in the recording.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The copy could not be written.
+    #[error("cannot keep a file as {path}")]
+    Write {
+        /// The copy.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What tells one state of a file from another without reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Identity {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    mtime: i128,
+    ctime: i128,
+}
+
+impl Identity {
+    fn of(meta: &fs::Metadata) -> Self {
+        let nanos = |secs: i64, nanos: i64| i128::from(secs) * 1_000_000_000 + i128::from(nanos);
+        Self {
+            dev: meta.dev(),
+            ino: meta.ino(),
+            size: meta.size(),
+            mtime: nanos(meta.mtime(), meta.mtime_nsec()),
+            ctime: nanos(meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Whether a change after now would show in the times.
+    fn settled(&self) -> bool {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
+        now - self.ctime.max(self.mtime) > SETTLED
+    }
+
+    fn name(&self) -> String {
+        format!("{:x}-{:x}-{:x}-{:x}-{:x}", self.dev, self.ino, self.size, self.mtime, self.ctime)
+    }
+}
+
+/// Keeps files for one trace.
+pub(crate) struct Keeper {
+    files: PathBuf,
+    store: Option<PathBuf>,
+    met: HashMap<(Identity, String), FileId>,
+    kept: HashMap<([u8; 32], String), FileId>,
+}
+
+impl Keeper {
+    /// Keeps into the folder `files`, by way of `store` if there is one.
+    pub(crate) fn new(files: PathBuf, store: Option<PathBuf>) -> Self {
+        let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
+        Self { files, store, met: HashMap::new(), kept: HashMap::new() }
+    }
+
+    /// Number of kept files.
+    pub(crate) fn len(&self) -> u32 {
+        self.kept.len() as u32
+    }
+
+    /// Keeps the contents of `file`; the record is returned when it is a new one.
+    pub(crate) fn keep(&mut self, file: &File, path: &str) -> Result<(FileId, Option<KeptFile>), KeepError> {
+        let read = |source| KeepError::Read { path: path.to_owned(), source };
+        let identity = Identity::of(&file.metadata().map_err(read)?);
+        let key = (identity, path.to_owned());
+        let settled = identity.settled();
+        if settled && let Some(&id) = self.met.get(&key) {
+            return Ok((id, None));
+        }
+        let (hash, size) = match self.known(&identity).filter(|_| settled) {
+            Some(hash) => (hash, identity.size),
+            None => self.store_contents(file, path, settled.then_some(&identity))?,
+        };
+        self.place(&hash)?;
+        if let Some(&id) = self.kept.get(&(hash, path.to_owned())) {
+            return Ok((id, None));
+        }
+        let id = FileId(self.kept.len() as u32);
+        self.kept.insert((hash, path.to_owned()), id);
+        if settled {
+            self.met.insert(key, id);
+        }
+        Ok((id, Some(KeptFile { hash, size, path: path.to_owned() })))
+    }
+
+    /// The hash that a file of this identity had, where the store still holds its contents.
+    fn known(&self, identity: &Identity) -> Option<[u8; 32]> {
+        let store = self.store.as_ref()?;
+        let text = fs::read_to_string(store.join("by-id").join(identity.name())).ok()?;
+        let hash = blake3::Hash::from_hex(text.trim()).ok()?;
+        let size = fs::metadata(store.join(hash.to_hex().as_str())).ok()?.len();
+        (size == identity.size).then_some(*hash.as_bytes())
+    }
+
+    /// Copies a file's contents into the store (or the trace, where there is no store), named by their hash.
+    fn store_contents(
+        &self,
+        file: &File,
+        path: &str,
+        identity: Option<&Identity>,
+    ) -> Result<([u8; 32], u64), KeepError> {
+        let folder = self.store.as_ref().unwrap_or(&self.files);
+        let temporary = folder.join(format!(".new-{}", std::process::id()));
+        let write = |source| KeepError::Write { path: temporary.clone(), source };
+        let read = |source| KeepError::Read { path: path.to_owned(), source };
+        let _ = fs::remove_file(&temporary);
+        let mut copy =
+            File::options().read(true).write(true).create_new(true).open(&temporary).map_err(write)?;
+        copy_contents(file, &copy).map_err(read)?;
+        let (hash, size) = hash_file(&mut copy).map_err(write)?;
+        copy.set_permissions(Permissions::from_mode(0o444)).map_err(write)?;
+        let place = folder.join(blake3::Hash::from_bytes(hash).to_hex().as_str());
+        fs::rename(&temporary, &place).map_err(write)?;
+        if let (Some(identity), Some(store)) = (identity, &self.store) {
+            // Only a memory: without it the file is read again next time.
+            let _ = remember(store, identity, &hash);
+        }
+        Ok((hash, size))
+    }
+
+    /// Puts the store's file of that hash into the trace.
+    fn place(&self, hash: &[u8; 32]) -> Result<(), KeepError> {
+        let name = blake3::Hash::from_bytes(*hash).to_hex();
+        let to = self.files.join(name.as_str());
+        let Some(store) = self.store.as_ref().filter(|_| !to.exists()) else { return Ok(()) };
+        let from = store.join(name.as_str());
+        if fs::hard_link(&from, &to).is_ok() {
+            return Ok(());
+        }
+        let write = |source| KeepError::Write { path: to.clone(), source };
+        let (source, copy) = (File::open(&from).map_err(write)?, File::create_new(&to).map_err(write)?);
+        copy_contents(&source, &copy).map_err(write)
+    }
+}
+
+fn remember(store: &Path, identity: &Identity, hash: &[u8; 32]) -> io::Result<()> {
+    let place = store.join("by-id").join(identity.name());
+    let temporary = store.join("by-id").join(format!(".new-{}", std::process::id()));
+    let mut file = File::create(&temporary)?;
+    file.write_all(blake3::Hash::from_bytes(*hash).to_hex().as_bytes())?;
+    fs::rename(temporary, place)
+}
+
+/// Makes `to` hold what `from` holds: by reflink, else by copying.
+fn copy_contents(from: &File, to: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    #[expect(unsafe_code, reason = "FICLONE has no safe wrapper")]
+    // SAFETY: FICLONE takes a descriptor by value and touches no memory of ours; both are open for the call.
+    let cloned = unsafe { nix::libc::ioctl(to.as_raw_fd(), nix::libc::FICLONE, from.as_raw_fd()) };
+    if cloned == 0 {
+        return Ok(());
+    }
+    // Positioned reads: the descriptor's offset may be shared with the recorded program.
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        use std::os::unix::fs::FileExt;
+        let n = match from.read_at(&mut buffer, at) {
+            Ok(0) => return Ok(()),
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        to.write_all_at(&buffer[..n], at)?;
+        at += n as u64;
+    }
+}
+
+/// BLAKE3 and length of an open file.
+pub(crate) fn hash_file(file: &mut File) -> io::Result<([u8; 32], u64)> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 18];
+    let mut size = 0;
+    loop {
+        let n = file.read(&mut buffer)?;
+        if n == 0 {
+            return Ok((*hasher.finalize().as_bytes(), size));
+        }
+        hasher.update(&buffer[..n]);
+        size += n as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_contents_are_kept_once_and_changes_are_seen() {
+        let scratch = tempfile::tempdir().unwrap();
+        let files = scratch.path().join("files");
+        fs::create_dir(&files).unwrap();
+        let mut keeper = Keeper::new(files.clone(), Some(scratch.path().join("store")));
+        let path = scratch.path().join("a");
+        fs::write(&path, "one").unwrap();
+        let (a, fresh) = keeper.keep(&File::open(&path).unwrap(), "/a").unwrap();
+        assert_eq!(fresh.as_ref().unwrap().size, 3);
+        assert_eq!(fs::read(files.join(fresh.unwrap().hex())).unwrap(), b"one");
+        assert_eq!(keeper.keep(&File::open(&path).unwrap(), "/a").unwrap(), (a, None));
+        // Same size, within the granularity of times: the contents decide.
+        fs::write(&path, "two").unwrap();
+        let (b, fresh) = keeper.keep(&File::open(&path).unwrap(), "/a").unwrap();
+        assert_ne!(a, b);
+        assert_eq!(fs::read(files.join(fresh.unwrap().hex())).unwrap(), b"two");
+    }
+
+    #[test]
+    fn settled_files_are_known_to_the_next_recording() {
+        let scratch = tempfile::tempdir().unwrap();
+        let store = Some(scratch.path().join("store"));
+        let exe = File::open("/proc/self/exe").unwrap();
+        let mut ids = Vec::new();
+        for name in ["1", "2"] {
+            let files = scratch.path().join(name);
+            fs::create_dir(&files).unwrap();
+            let mut keeper = Keeper::new(files, store.clone());
+            ids.push(keeper.keep(&exe, "/exe").unwrap().1.unwrap());
+        }
+        assert_eq!(ids[0], ids[1]);
+    }
+}

@@ -1,0 +1,449 @@
+//! Reads a trace directory. Believes nothing: lengths, checksums and references are checked before they are used.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use guest::{EventId, FileId, GuestRange};
+
+use crate::codec::{self, Context};
+use crate::event::{Data, Event, PayloadRef};
+use crate::files::KeptFile;
+use crate::frame::{FrameError, FrameReader, Head, Kind, Stream};
+use crate::header::{Header, Summary, Trailer, Version};
+use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
+use crate::writer::Footprint;
+
+/// Uncompressed payload frames kept for the next read.
+const CACHED_FRAMES: usize = 16;
+
+/// Why a directory could not be opened as a trace.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It has no event stream.
+    #[error("{dir} is not a recording")]
+    NotATrace {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The recorder was killed before it wrote the header.
+    #[error("{dir} holds nothing: its recorder was killed at once")]
+    Empty {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A stream cannot be read.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Why part of a trace could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A frame cannot be read.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// An event cannot be decoded.
+    #[error("event {event} cannot be decoded")]
+    Decode {
+        /// Which.
+        event: EventId,
+    },
+    /// An event breaks an invariant of the format.
+    #[error("invalid event")]
+    Invalid(#[from] Violation),
+    /// There is no such event.
+    #[error("the recording has no event {event}")]
+    NoEvent {
+        /// Which.
+        event: EventId,
+    },
+    /// There is no such payload.
+    #[error("the recording has no payload {offset}+{len}")]
+    NoPayload {
+        /// Offset in the uncompressed payload stream.
+        offset: u64,
+        /// Length in bytes.
+        len: u32,
+    },
+    /// There is no such kept file.
+    #[error("the recording keeps no file {file}")]
+    NoFile {
+        /// Which.
+        file: FileId,
+    },
+}
+
+struct Inner {
+    dir: PathBuf,
+    header: Header,
+    summary: Option<Summary>,
+    /// From the trailer; `None` when the recording is incomplete.
+    footprint: Option<Vec<GuestRange>>,
+    events: FrameReader,
+    event_frames: Vec<Head>,
+    event_count: u64,
+    files: Vec<KeptFile>,
+    payload: Option<FrameReader>,
+    payload_frames: Vec<Head>,
+    payload_len: u64,
+    cache: Mutex<VecDeque<(usize, Arc<Vec<u8>>)>>,
+}
+
+/// An open trace. Cheap to clone; clones share everything and can be used from several threads.
+#[derive(Clone)]
+pub struct Trace(Arc<Inner>);
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace")
+            .field("dir", &self.0.dir)
+            .field("events", &self.0.event_count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Trace {
+    /// Opens the trace in `dir`: reads the header, the frame heads and the manifest. An incomplete trace opens with
+    /// everything up to its last complete frame.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let path = dir.join("events");
+        if !path.is_file() {
+            return Err(OpenError::NotATrace { dir: dir.to_owned() });
+        }
+        let empty = || OpenError::Empty { dir: dir.to_owned() };
+        let events = FrameReader::open(&path, Stream::Events)?.ok_or_else(empty)?;
+        let (heads, torn) = events.scan()?;
+        let first = heads.first().ok_or_else(empty)?;
+        let layout = Layout::read(&events, &heads, torn)?;
+        let header = read_header(&events, first)?;
+        let (payload, payload_frames, payload_len) =
+            open_payload(&dir.join("payload"), layout.trailer.is_some())?;
+        let (summary, footprint) = match layout.trailer {
+            Some(Trailer { summary, footprint }) => (Some(summary), Some(footprint)),
+            None => (None, None),
+        };
+        Ok(Self(Arc::new(Inner {
+            dir: dir.to_owned(),
+            header,
+            summary,
+            footprint,
+            events,
+            event_frames: layout.frames,
+            event_count: layout.count,
+            files: layout.files,
+            payload,
+            payload_frames,
+            payload_len,
+            cache: Mutex::new(VecDeque::new()),
+        })))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.0.dir
+    }
+
+    /// What was recorded, where.
+    pub fn header(&self) -> &Header {
+        &self.0.header
+    }
+
+    /// Random identity of the recording.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.0.header.uuid
+    }
+
+    /// How it ended; `None` when the recorder was killed.
+    pub fn summary(&self) -> Option<&Summary> {
+        self.0.summary.as_ref()
+    }
+
+    /// Whether the recorder finished its work.
+    pub fn is_complete(&self) -> bool {
+        self.0.summary.is_some()
+    }
+
+    /// Number of events that can be read.
+    pub fn len(&self) -> u64 {
+        self.0.event_count
+    }
+
+    /// Whether no event can be read.
+    pub fn is_empty(&self) -> bool {
+        self.0.event_count == 0
+    }
+
+    /// Bytes of the event and payload streams on disk.
+    pub fn stream_bytes(&self) -> u64 {
+        let end = |heads: &[Head]| heads.last().map_or(0, Head::end);
+        end(&self.0.event_frames) + end(&self.0.payload_frames)
+    }
+
+    /// All events from the first on. Each is checked against those before it.
+    pub fn events(&self) -> Events {
+        Events::new(self.clone(), EventId(0), Some(Sequence::default()))
+    }
+
+    /// The events from `first` on. Each is checked by itself only.
+    pub fn events_from(&self, first: EventId) -> Events {
+        let sequence = (first == EventId(0)).then(Sequence::default);
+        Events::new(self.clone(), first, sequence)
+    }
+
+    /// One event. Decodes its frame: for many, iterate.
+    pub fn event(&self, event: EventId) -> Result<Event, ReadError> {
+        match self.events_from(event).next() {
+            Some(found) => found.map(|(_, event)| event),
+            None => Err(ReadError::NoEvent { event }),
+        }
+    }
+
+    /// The bytes that `data` stands for.
+    pub fn data<'a>(&self, data: &'a Data) -> Result<Cow<'a, [u8]>, ReadError> {
+        match data {
+            Data::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
+            Data::Payload(at) => self.0.payload(*at).map(Cow::Owned),
+        }
+    }
+
+    /// The kept files, in order of [`FileId`].
+    pub fn files(&self) -> &[KeptFile] {
+        &self.0.files
+    }
+
+    /// One kept file's record.
+    pub fn file(&self, file: FileId) -> Result<&KeptFile, ReadError> {
+        self.0.files.get(file.index()).ok_or(ReadError::NoFile { file })
+    }
+
+    /// Where the contents of a kept file lie.
+    pub fn file_path(&self, file: FileId) -> Result<PathBuf, ReadError> {
+        self.file(file).map(|kept| self.0.dir.join("files").join(kept.hex()))
+    }
+
+    /// Every range that was ever mapped in any space, merged, in order. Reads all events when the recording is
+    /// incomplete.
+    pub fn footprint(&self) -> Result<Vec<GuestRange>, ReadError> {
+        if let Some(ranges) = &self.0.footprint {
+            return Ok(ranges.clone());
+        }
+        let mut footprint = Footprint::default();
+        for event in self.events() {
+            footprint.add_event(&event?.1);
+        }
+        Ok(footprint.ranges())
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds { files: self.0.files.len() as u32, payload: self.0.payload_len }
+    }
+}
+
+/// The frames of an event stream, in order and complete.
+struct Layout {
+    frames: Vec<Head>,
+    count: u64,
+    files: Vec<KeptFile>,
+    trailer: Option<Trailer>,
+}
+
+impl Layout {
+    fn read(events: &FrameReader, heads: &[Head], torn: u64) -> Result<Self, FrameError> {
+        let mut layout = Self { frames: Vec::new(), count: 0, files: Vec::new(), trailer: None };
+        for (i, head) in heads.iter().enumerate() {
+            let bad = |what| events.corrupt(head.start(), what);
+            let decode = |_| bad("a record cannot be decoded");
+            if (i == 0) != (head.kind == Kind::Header) || layout.trailer.is_some() {
+                return Err(bad("frames are out of order"));
+            }
+            match head.kind {
+                Kind::Header => {}
+                Kind::Manifest => {
+                    let more: Vec<KeptFile> = postcard::from_bytes(&events.body(head)?).map_err(decode)?;
+                    if head.first != layout.files.len() as u64 || head.count as usize != more.len() {
+                        return Err(bad("kept files are out of order"));
+                    }
+                    layout.files.extend(more);
+                }
+                Kind::Events => {
+                    if head.first != layout.count || head.count == 0 {
+                        return Err(bad("events are out of order"));
+                    }
+                    layout.count += u64::from(head.count);
+                    layout.frames.push(*head);
+                }
+                Kind::Summary => {
+                    let trailer: Trailer = postcard::from_bytes(&events.body(head)?).map_err(decode)?;
+                    if head.first != layout.count || trailer.summary.events != layout.count {
+                        return Err(bad("events are missing"));
+                    }
+                    layout.trailer = Some(trailer);
+                }
+                Kind::Payload | Kind::Ticks => return Err(bad("a frame of another stream")),
+            }
+        }
+        if layout.trailer.is_some() && torn != 0 {
+            return Err(events.corrupt(heads.last().map_or(0, Head::end), "bytes follow the end"));
+        }
+        Ok(layout)
+    }
+}
+
+fn read_header(events: &FrameReader, head: &Head) -> Result<Header, FrameError> {
+    let header: Header = postcard::from_bytes(&events.body(head)?)
+        .map_err(|_| events.corrupt(head.start(), "the header cannot be decoded"))?;
+    if header.version.major != Version::CURRENT.major {
+        return Err(FrameError::Version { path: events.path().to_owned(), found: header.version });
+    }
+    Ok(header)
+}
+
+type Payload = (Option<FrameReader>, Vec<Head>, u64);
+
+fn open_payload(path: &Path, complete: bool) -> Result<Payload, FrameError> {
+    let Some(reader) = FrameReader::open(path, Stream::Payload)? else { return Ok((None, Vec::new(), 0)) };
+    let (heads, torn) = reader.scan()?;
+    let mut len = 0;
+    for head in &heads {
+        if head.kind != Kind::Payload || head.first != len || head.count == 0 {
+            return Err(reader.corrupt(head.start(), "payload frames are out of order"));
+        }
+        len += u64::from(head.count);
+    }
+    if complete && torn != 0 {
+        return Err(reader.corrupt(heads.last().map_or(0, Head::end), "bytes follow the end"));
+    }
+    Ok((Some(reader), heads, len))
+}
+
+impl Inner {
+    fn payload(&self, at: PayloadRef) -> Result<Vec<u8>, ReadError> {
+        let missing = ReadError::NoPayload { offset: at.offset, len: at.len };
+        let end = at.offset.checked_add(u64::from(at.len)).filter(|&end| end <= self.payload_len);
+        let Some(end) = end else { return Err(missing) };
+        let mut out = Vec::with_capacity(at.len as usize);
+        let mut index = self.payload_frames.partition_point(|head| head.first <= at.offset).saturating_sub(1);
+        while at.offset + (out.len() as u64) < end {
+            let frame = self.payload_frame(index)?;
+            let from = (at.offset + out.len() as u64 - self.payload_frames[index].first) as usize;
+            let to = frame.len().min(from + at.len as usize - out.len());
+            out.extend_from_slice(&frame[from..to]);
+            index += 1;
+        }
+        Ok(out)
+    }
+
+    /// An uncompressed payload frame, from the cache where it is there.
+    fn payload_frame(&self, index: usize) -> Result<Arc<Vec<u8>>, ReadError> {
+        let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, frame)) = lock().iter().find(|(i, _)| *i == index) {
+            return Ok(frame.clone());
+        }
+        let head = &self.payload_frames[index];
+        let reader = self.payload.as_ref().expect("frames come from a reader");
+        let body = reader.body(head)?;
+        if body.len() != head.count as usize {
+            return Err(reader.corrupt(head.start(), "a payload frame is not as long as it says").into());
+        }
+        let body = Arc::new(body);
+        let mut cache = lock();
+        if cache.len() >= CACHED_FRAMES {
+            cache.pop_front();
+        }
+        cache.push_back((index, body.clone()));
+        Ok(body)
+    }
+}
+
+/// Iterates over events. After an error it ends.
+pub struct Events {
+    trace: Trace,
+    sequence: Option<Sequence>,
+    context: Context,
+    /// Next frame to read.
+    frame: usize,
+    body: Vec<u8>,
+    /// Position of the next event in `body`.
+    at: usize,
+    /// Events left in `body`.
+    left: u32,
+    next: u64,
+    first: u64,
+}
+
+impl Events {
+    fn new(trace: Trace, first: EventId, sequence: Option<Sequence>) -> Self {
+        let frames = &trace.0.event_frames;
+        let frame = frames.partition_point(|head| head.first <= first.0).saturating_sub(1);
+        let beyond = first.0 >= trace.0.event_count;
+        let frame = if beyond { frames.len() } else { frame };
+        let next = frames.get(frame).map_or(trace.0.event_count, |head| head.first);
+        let context = Context::default();
+        Self { trace, sequence, context, frame, body: Vec::new(), at: 0, left: 0, next, first: first.0 }
+    }
+
+    fn load(&mut self) -> Result<bool, ReadError> {
+        let inner = &self.trace.0;
+        let Some(head) = inner.event_frames.get(self.frame) else { return Ok(false) };
+        self.body = inner.events.body(head)?;
+        self.at = 0;
+        self.left = head.count;
+        self.frame += 1;
+        self.context.clear();
+        Ok(true)
+    }
+
+    fn decode(&mut self) -> Result<(EventId, Event), ReadError> {
+        let id = EventId(self.next);
+        let bytes = &self.body[self.at..];
+        let Some((event, rest)) = codec::decode(&mut self.context, bytes) else {
+            return Err(ReadError::Decode { event: id });
+        };
+        self.at += bytes.len() - rest.len();
+        self.left -= 1;
+        self.next += 1;
+        if self.left == 0 && self.at != self.body.len() {
+            return Err(ReadError::Decode { event: id });
+        }
+        Ok((id, event))
+    }
+
+    fn read(&mut self) -> Result<Option<(EventId, Event)>, ReadError> {
+        loop {
+            if self.left == 0 && !self.load()? {
+                return Ok(None);
+            }
+            let (id, event) = self.decode()?;
+            if id.0 < self.first {
+                continue;
+            }
+            let invalid = |problem: Problem| Violation { event: Some(id), problem };
+            check_alone(&event, self.trace.bounds()).map_err(invalid)?;
+            if let Some(sequence) = &mut self.sequence {
+                sequence.follow(&event).map_err(invalid)?;
+            }
+            return Ok(Some((id, event)));
+        }
+    }
+
+    /// The checks of the sequence so far, for what only its end shows.
+    pub(crate) fn into_sequence(self) -> Option<Sequence> {
+        self.sequence
+    }
+}
+
+impl Iterator for Events {
+    type Item = Result<(EventId, Event), ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = self.read().transpose();
+        if !matches!(item, Some(Ok(_))) {
+            self.frame = self.trace.0.event_frames.len();
+            self.left = 0;
+        }
+        item
+    }
+}

@@ -1,0 +1,325 @@
+//! Writes a trace directory. Checks every event before it is written; knows nothing of processes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use guest::{EventId, FileId, GuestRange};
+
+use crate::codec::{self, Context};
+use crate::event::{Data, Event, Fact, MapOp, MemWrite, PayloadRef};
+use crate::files::{KeepError, Keeper, KeptFile};
+use crate::frame::{FrameWriter, Kind, Stream};
+use crate::header::{Header, Summary, Trailer};
+use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
+
+/// Data longer than this lies in the payload stream.
+const INLINE: usize = 64;
+/// Uncompressed bytes at which a frame of events is written.
+const EVENTS_FRAME: usize = 128 << 10;
+/// Events at which a frame is written.
+const EVENTS_COUNT: u32 = 8192;
+/// Uncompressed bytes of a payload frame.
+const PAYLOAD_FRAME: usize = 256 << 10;
+/// The longest an event stays unwritten while others come.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
+
+/// Why a trace cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The directory exists and is not empty.
+    #[error("{dir} exists and is not empty")]
+    Exists {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A file or directory could not be written.
+    #[error("cannot write {path}")]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The caller's event breaks an invariant of the format; it was not written.
+    #[error("refused to write an invalid event")]
+    Invalid(#[from] Violation),
+    /// An event or the header cannot be encoded.
+    #[error("cannot encode a record")]
+    Encode(#[from] postcard::Error),
+    /// A file could not be kept.
+    #[error(transparent)]
+    Keep(#[from] KeepError),
+}
+
+/// A trace being written.
+///
+/// Frames are written when they are full, on [`TraceWriter::flush`], and when an event comes a second or more after the
+/// last flush. The payload an event refers to is always written before the event. A recorder that is about to wait
+/// for long should flush.
+pub struct TraceWriter {
+    dir: PathBuf,
+    events: FrameWriter,
+    payload: FrameWriter,
+    keeper: Keeper,
+    /// Kept files that no manifest frame names yet.
+    unnamed: Vec<KeptFile>,
+    sequence: Sequence,
+    footprint: Footprint,
+    context: Context,
+    pending: Vec<u8>,
+    pending_count: u32,
+    written: u64,
+    data: Vec<u8>,
+    data_written: u64,
+    flushed: Instant,
+}
+
+impl TraceWriter {
+    /// Starts a trace in `dir`, which is made if it is not there and must be empty, and writes the header. Kept
+    /// files are shared with other traces through the store of [`crate::store_dir`].
+    pub fn create(dir: &Path, header: &Header) -> Result<Self, WriteError> {
+        Self::create_with_store(dir, header, crate::dir::store_dir())
+    }
+
+    /// As [`TraceWriter::create`] with another store of shared files, or none.
+    pub fn create_with_store(
+        dir: &Path,
+        header: &Header,
+        store: Option<PathBuf>,
+    ) -> Result<Self, WriteError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| WriteError::Io { path, source }
+        };
+        fs::create_dir_all(dir).map_err(io(dir))?;
+        if fs::read_dir(dir).map_err(io(dir))?.next().is_some() {
+            return Err(WriteError::Exists { dir: dir.to_owned() });
+        }
+        let files = dir.join("files");
+        fs::create_dir(&files).map_err(io(&files))?;
+        let payload = dir.join("payload");
+        let payload = FrameWriter::create(&payload, Stream::Payload).map_err(io(&payload))?;
+        let events = dir.join("events");
+        let mut events = FrameWriter::create(&events, Stream::Events).map_err(io(&events))?;
+        let bytes = postcard::to_stdvec(header)?;
+        events.frame(Kind::Header, 0, 1, &bytes).map_err(io(&dir.join("events")))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            events,
+            payload,
+            keeper: Keeper::new(files, store),
+            unnamed: Vec::new(),
+            sequence: Sequence::default(),
+            footprint: Footprint::default(),
+            context: Context::default(),
+            pending: Vec::new(),
+            pending_count: 0,
+            written: 0,
+            data: Vec::new(),
+            data_written: 0,
+            flushed: Instant::now(),
+        })
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The id the next event gets.
+    pub fn next_id(&self) -> EventId {
+        EventId(self.written + u64::from(self.pending_count))
+    }
+
+    /// Bytes written to the event and payload streams so far.
+    pub fn bytes(&self) -> u64 {
+        self.events.len() + self.payload.len()
+    }
+
+    /// Checks an event and appends it. Long data are moved to the payload stream.
+    pub fn event(&mut self, event: &Event) -> Result<EventId, WriteError> {
+        let id = self.next_id();
+        let invalid = |problem: Problem| Violation { event: Some(id), problem };
+        let payload = self.data_written + self.data.len() as u64;
+        check_alone(event, Bounds { files: self.keeper.len(), payload }).map_err(invalid)?;
+        self.sequence.follow(event).map_err(invalid)?;
+        self.footprint.add_event(event);
+
+        let mut event = event.clone();
+        self.move_out(&mut event.writes)?;
+        if let Fact::Spawn(info) = &mut event.fact {
+            self.move_out(&mut info.writes)?;
+        }
+        codec::encode(&mut self.context, event, &mut self.pending)?;
+        self.pending_count += 1;
+        let full = self.pending.len() >= EVENTS_FRAME || self.pending_count >= EVENTS_COUNT;
+        if full || self.flushed.elapsed() >= FLUSH_AFTER {
+            self.flush()?;
+        }
+        Ok(id)
+    }
+
+    /// Puts bytes into the payload stream, for events that refer to them.
+    pub fn payload(&mut self, bytes: &[u8]) -> Result<Data, WriteError> {
+        let Ok(len) = u32::try_from(bytes.len()) else {
+            return Err(self.io_error(self.payload.path(), io::Error::other("data of 4 GiB or more")));
+        };
+        let offset = self.data_written + self.data.len() as u64;
+        for piece in bytes.chunks(PAYLOAD_FRAME) {
+            self.data.extend_from_slice(piece);
+            if self.data.len() >= PAYLOAD_FRAME {
+                self.write_payload()?;
+            }
+        }
+        Ok(Data::Payload(PayloadRef { offset, len }))
+    }
+
+    /// Keeps the contents that an open file has now, under the path it had in the recording. A file whose
+    /// identity (device, inode, size, times) was met before is not read again; equal contents are kept once.
+    pub fn keep_file(&mut self, file: &File, path: &str) -> Result<FileId, WriteError> {
+        let (id, fresh) = self.keeper.keep(file, path)?;
+        self.unnamed.extend(fresh);
+        Ok(id)
+    }
+
+    /// Writes everything so far to the files. Does not wait for the disk.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        self.write_payload()?;
+        if !self.unnamed.is_empty() {
+            let first = u64::from(self.keeper.len()) - self.unnamed.len() as u64;
+            let bytes = postcard::to_stdvec(&self.unnamed)?;
+            let count = self.unnamed.len() as u32;
+            let written = self.events.frame(Kind::Manifest, first, count, &bytes);
+            written.map_err(|source| self.io_error(self.events.path(), source))?;
+            self.unnamed.clear();
+        }
+        if self.pending_count > 0 {
+            let written = self.events.frame(Kind::Events, self.written, self.pending_count, &self.pending);
+            written.map_err(|source| self.io_error(self.events.path(), source))?;
+            self.written += u64::from(self.pending_count);
+            self.pending_count = 0;
+            self.pending.clear();
+            self.context.clear();
+        }
+        self.flushed = Instant::now();
+        Ok(())
+    }
+
+    /// Completes the trace. The counts in `summary` must be those of the stream.
+    pub fn finish(mut self, summary: &Summary) -> Result<(), WriteError> {
+        self.flush()?;
+        let counts = [
+            ("events", summary.events, self.written),
+            ("tasks", u64::from(summary.tasks), u64::from(self.sequence.tasks())),
+            ("spaces", u64::from(summary.spaces), u64::from(self.sequence.spaces())),
+        ];
+        for (what, expected, found) in counts {
+            if expected != found {
+                let problem = Problem::Summary { what, expected, found };
+                return Err(Violation { event: None, problem }.into());
+            }
+        }
+        let trailer = Trailer { summary: summary.clone(), footprint: self.footprint.ranges() };
+        let bytes = postcard::to_stdvec(&trailer)?;
+        let written = self.events.frame(Kind::Summary, self.written, 1, &bytes);
+        written.map_err(|source| self.io_error(self.events.path(), source))?;
+        for stream in [&self.payload, &self.events] {
+            stream.sync().map_err(|source| self.io_error(stream.path(), source))?;
+        }
+        Ok(())
+    }
+
+    /// Number of tasks and spaces in the events so far, as [`TraceWriter::finish`] wants them in the summary.
+    pub fn counts(&self) -> (u32, u32) {
+        (self.sequence.tasks(), self.sequence.spaces())
+    }
+
+    fn move_out(&mut self, writes: &mut [MemWrite]) -> Result<(), WriteError> {
+        for write in writes {
+            if let Data::Inline(bytes) = &write.data
+                && bytes.len() > INLINE
+            {
+                write.data = self.payload(bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_payload(&mut self) -> Result<(), WriteError> {
+        if self.data.is_empty() {
+            return Ok(());
+        }
+        let written =
+            self.payload.frame(Kind::Payload, self.data_written, self.data.len() as u32, &self.data);
+        written.map_err(|source| self.io_error(self.payload.path(), source))?;
+        self.data_written += self.data.len() as u64;
+        self.data.clear();
+        Ok(())
+    }
+
+    fn io_error(&self, path: &Path, source: io::Error) -> WriteError {
+        WriteError::Io { path: path.to_owned(), source }
+    }
+}
+
+/// Every range that was ever mapped, merged.
+#[derive(Default)]
+pub(crate) struct Footprint {
+    /// End by start; disjoint and not touching.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Footprint {
+    pub(crate) fn add_event(&mut self, event: &Event) {
+        for op in &event.maps {
+            match op {
+                MapOp::Map { range, .. } | MapOp::Remap { to: range, .. } => self.add(*range),
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&mut self, range: GuestRange) {
+        let (mut start, mut end) = (range.start.0, range.end.0);
+        while let Some((&s, &e)) = self.ranges.range(..=end).next_back() {
+            if e < start {
+                break;
+            }
+            if s <= start && e >= end {
+                return;
+            }
+            self.ranges.remove(&s);
+            start = start.min(s);
+            end = end.max(e);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<GuestRange> {
+        use guest::GuestAddr;
+        self.ranges.iter().map(|(&s, &e)| GuestRange { start: GuestAddr(s), end: GuestAddr(e) }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use guest::GuestAddr;
+
+    #[test]
+    fn footprints_merge() {
+        let mut all = Footprint::default();
+        for (start, len) in
+            [(0x1000, 0x1000), (0x5000, 0x1000), (0x2000, 0x1000), (0x4000, 0x1000), (0x1000, 0x800)]
+        {
+            all.add(GuestRange::new(GuestAddr(start), len));
+        }
+        let range = |start, len| GuestRange::new(GuestAddr(start), len);
+        assert_eq!(all.ranges(), [range(0x1000, 0x2000), range(0x4000, 0x2000)]);
+        all.add(range(0x2800, 0x3000));
+        assert_eq!(all.ranges(), [range(0x1000, 0x5000)]);
+    }
+}
