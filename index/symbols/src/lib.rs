@@ -6,15 +6,22 @@
 //! - `layout`: which file lies where, in which space, when
 //! - `bytes`: file contents, mapped
 //! - `image`: one ELF file: its segments, symbol tables and DWARF, loaded when first asked
+//! - `symtab`: symbols by address and by name
+//! - `stubs`: what a linkage stub jumps to
 //! - `debug_file`: where separate debug information lies
 //! - `lookup`: `Symbols`, the questions
 //! - `expression`: `SYMBOL[+OFFSET]` as people type it
 //! - `source`: text of source lines
 
+mod bytes;
+mod debug_file;
 mod expression;
+mod image;
 mod layout;
 mod lookup;
 mod source;
+mod stubs;
+mod symtab;
 
 pub use expression::{Expression, ParseExpressionError};
 pub use layout::{KeptFile, Layout, MappedFile, Mapping};

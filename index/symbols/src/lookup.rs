@@ -1,17 +1,21 @@
 //! The questions: what is at this pc, where is this name, what does this line say.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use guest::{GuestAddr, Moment, SpaceId};
+use guest::{FileId, GuestAddr, GuestRange, Moment, SpaceId};
 
 use crate::expression::Expression;
-use crate::layout::{KeptFile, Layout};
+use crate::image::Image;
+use crate::layout::{KeptFile, Layout, MappedFile, Mapping};
 use crate::source::Sources;
+use crate::symtab::{Kind, Symbol};
 
 /// Symbols of all files that a recording mapped. Files are opened when first asked about and stay loaded. Shared freely
 /// between threads.
 pub struct Symbols {
     files: Vec<KeptFile>,
+    images: Vec<OnceLock<Option<Image>>>,
     layout: Layout,
     sources: Sources,
 }
@@ -21,8 +25,9 @@ pub struct Symbols {
 pub struct Frame {
     /// Function name, demangled; `None` where no symbol covers the pc.
     pub function: Option<String>,
-    /// Distance of the pc from the start of the function's code, in bytes (of the enclosing one for an inlined function).
-    pub offset: u64,
+    /// Distance of the pc from the start of the function's code, in bytes (of the enclosing one for an inlined function);
+    /// `None` where the symbol table does not say where it starts.
+    pub offset: Option<u64>,
     /// Whether the function is inlined into the next frame.
     pub inlined: bool,
     /// Source file, absolute where the debug information says so.
@@ -84,10 +89,19 @@ fn hint(similar: &[String]) -> String {
     if similar.is_empty() { String::new() } else { format!(" (there are {})", similar.join(", ")) }
 }
 
+/// A pc in a file.
+struct Spot<'a> {
+    image: &'a Image,
+    file: FileId,
+    /// Link-time address.
+    link: u64,
+}
+
 impl Symbols {
-    /// Over `files`, indexed by `FileId`, and `mappings`.
+    /// Over `files`, indexed by `FileId`, and the mappings of a recording.
     pub fn new(files: Vec<KeptFile>, layout: Layout) -> Self {
-        Self { files, layout, sources: Sources::default() }
+        let images = files.iter().map(|_| OnceLock::new()).collect();
+        Self { files, images, layout, sources: Sources::default() }
     }
 
     /// The mappings.
@@ -103,41 +117,209 @@ impl Symbols {
     /// The function activations at `pc`, innermost inlined one first; never empty: the last frame is the function with
     /// machine code of its own.
     pub fn frames(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Vec<Frame> {
-        let _ = (space, moment, pc);
-        Vec::new()
+        let nowhere = Frame {
+            function: None,
+            offset: None,
+            inlined: false,
+            file: None,
+            line: None,
+            column: None,
+            module: None,
+        };
+        let Some(spot) = self.spot(space, moment, pc) else { return vec![nowhere] };
+        let module = Some(Module { path: self.files[spot.file.index()].original.clone(), offset: spot.link });
+        let symbol = spot.image.symbols().function_at(spot.link);
+        let offset = symbol.map(|s| spot.link - s.addr);
+        let mut frames: Vec<Frame> = spot
+            .image
+            .frames(spot.link)
+            .into_iter()
+            .map(|f| Frame {
+                function: f.function,
+                offset,
+                inlined: true,
+                file: f.file,
+                line: f.line,
+                column: f.column,
+                module: module.clone(),
+            })
+            .collect();
+        if frames.is_empty() {
+            frames.push(Frame { module, offset, ..nowhere });
+        }
+        if let Some(last) = frames.last_mut() {
+            last.inlined = false;
+            if last.function.is_none() {
+                last.function = symbol.map(|s| s.name().into_owned());
+            }
+            if last.function.is_none() {
+                last.function = spot.image.stubs().target(spot.link).map(|name| format!("{name}@plt"));
+            }
+        }
+        frames
     }
 
     /// `function+0x12`, `libc.so.6+0x9d1f0` without symbols, `0x7f..` outside files.
     pub fn name(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> String {
-        let _ = (space, moment);
-        pc.to_string()
+        match self.frames(space, moment, pc).last() {
+            Some(frame) => frame.label(pc),
+            None => pc.to_string(),
+        }
     }
 
     /// `file:line` of the innermost frame at `pc`.
     pub fn line(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Option<String> {
-        let _ = (space, moment, pc);
-        None
+        let frames = self.frames(space, moment, pc);
+        let frame = frames.first()?;
+        Some(format!("{}:{}", frame.file.as_ref()?.display(), frame.line?))
     }
 
-    /// The address that `expression` names in `space` at `moment`.
+    /// The code of the function at `pc`, where the symbol table says where it starts and ends.
+    pub fn function_range(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Option<GuestRange> {
+        let spot = self.spot(space, moment, pc)?;
+        let symbol = spot.image.symbols().function_at(spot.link).filter(|s| s.size > 0)?;
+        Some(GuestRange::new(pc.wrapping_sub(spot.link - symbol.addr), symbol.size))
+    }
+
+    /// The function that the linkage stub at `pc` jumps to, where there is one.
+    pub fn stub_target(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Option<String> {
+        let spot = self.spot(space, moment, pc)?;
+        spot.image.stubs().target(spot.link).map(str::to_owned)
+    }
+
+    /// The variable at `addr`: `ops+0x200`. Only variables that the symbol tables know, with static storage.
+    pub fn variable(&self, space: SpaceId, moment: Moment, addr: GuestAddr) -> Option<String> {
+        self.modules(space, moment).into_iter().find_map(|(image, _, bias)| {
+            let (start, end) = image.extent()?;
+            let link = addr.0.wrapping_sub(bias);
+            let symbol = (start <= link && link < end).then(|| image.symbols().object_at(link)).flatten()?;
+            let offset = link - symbol.addr;
+            Some(if offset == 0 {
+                symbol.name().into_owned()
+            } else {
+                format!("{}+{offset:#x}", symbol.name())
+            })
+        })
+    }
+
+    /// What the file mapped at `addr` holds there: the contents before anything was written. `None` for memory without a file
+    /// and past the file's end.
+    pub fn file_bytes(&self, space: SpaceId, moment: Moment, addr: GuestAddr, len: usize) -> Option<Vec<u8>> {
+        let mapping = self.layout.at(space, moment, addr)?;
+        let at = file_offset(mapping, addr)?;
+        let start = usize::try_from(at.offset).ok()?;
+        let end = start.checked_add(len)?;
+        match self.image(at.file) {
+            Some(image) => image.bytes().get(start..end).map(<[u8]>::to_vec),
+            None => read_at(&self.files.get(at.file.index())?.stored, at.offset, len),
+        }
+    }
+
+    /// The address that `expression` names in `space` at `moment`. Where several files have the name, the program's own
+    /// comes first, then libraries in the order they were mapped.
     pub fn resolve(
         &self,
         space: SpaceId,
         moment: Moment,
         expression: &Expression,
     ) -> Result<Resolved, ResolveError> {
-        match expression {
+        let (name, offset) = match expression {
             Expression::Address(addr) => {
-                Ok(Resolved { addr: *addr, size: 0, name: String::new(), module: PathBuf::new() })
+                return Ok(Resolved { addr: *addr, size: 0, name: String::new(), module: PathBuf::new() });
             }
-            Expression::Symbol { name, .. } => {
-                Err(ResolveError::NotFound { name: name.clone(), space, moment, similar: Vec::new() })
+            Expression::Symbol { name, offset } => (name, *offset),
+        };
+        let modules = self.modules(space, moment);
+        let mut thread_local = false;
+        for &(image, file, bias) in &modules {
+            let Some(symbol) = image.symbols().named(name) else { continue };
+            if symbol.kind == Kind::ThreadLocal {
+                thread_local = true;
+                continue;
             }
+            return Ok(self.resolved(symbol, file, bias, offset));
         }
+        if thread_local {
+            return Err(ResolveError::ThreadLocal { name: name.clone() });
+        }
+        let mut similar: Vec<String> =
+            modules.iter().flat_map(|(image, _, _)| image.symbols().similar(name, 5)).take(5).collect();
+        similar.dedup();
+        Err(ResolveError::NotFound { name: name.clone(), space, moment, similar })
     }
 
     /// Text of a source line, where the file is on this machine.
     pub fn source_line(&self, file: &Path, line: u32) -> Option<String> {
         self.sources.line(file, line)
     }
+
+    fn resolved(&self, symbol: &Symbol, file: FileId, bias: u64, offset: i64) -> Resolved {
+        Resolved {
+            addr: GuestAddr(symbol.addr.wrapping_add(bias).wrapping_add_signed(offset)),
+            size: symbol.size,
+            name: symbol.name().into_owned(),
+            module: self.files[file.index()].original.clone(),
+        }
+    }
+
+    fn spot(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Option<Spot<'_>> {
+        let mapping = self.layout.at(space, moment, pc)?;
+        let at = file_offset(mapping, pc)?;
+        let image = self.image(at.file)?;
+        let link = image.address_of(at.offset, mapping.file?.offset, mapping.prot)?;
+        Some(Spot { image, file: at.file, link })
+    }
+
+    /// The ELF files mapped in `space` at `moment`, in the order they came, each with its load bias.
+    fn modules(&self, space: SpaceId, moment: Moment) -> Vec<(&Image, FileId, u64)> {
+        let mut mappings: Vec<&Mapping> =
+            self.layout.in_space(space, moment).filter(|m| m.file.is_some()).collect();
+        mappings.sort_by_key(|m| (m.from, m.range.start));
+        let mut out: Vec<(&Image, FileId, u64)> = Vec::new();
+        for mapping in mappings {
+            let Some(at) = mapping.file else { continue };
+            if out.iter().any(|&(_, file, _)| file == at.file) {
+                continue;
+            }
+            let Some(image) = self.image(at.file) else { continue };
+            let Some(link) = image.address_of(at.offset, at.offset, mapping.prot) else { continue };
+            out.push((image, at.file, mapping.range.start.0.wrapping_sub(link)));
+        }
+        out
+    }
+
+    fn image(&self, file: FileId) -> Option<&Image> {
+        let kept = self.files.get(file.index())?;
+        let image = self.images[file.index()].get_or_init(|| Image::open(&kept.stored, &kept.original));
+        image.as_ref()
+    }
+}
+
+impl Frame {
+    /// `function+0x12`, `libc.so.6+0x9d1f0` without a function's name, `pc` itself outside files.
+    pub fn label(&self, pc: GuestAddr) -> String {
+        match (&self.function, self.offset, &self.module) {
+            (Some(name), Some(offset), _) if offset > 0 => format!("{name}+{offset:#x}"),
+            (Some(name), _, _) => name.clone(),
+            (None, _, Some(module)) => {
+                let file =
+                    module.path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+                format!("{file}+{:#x}", module.offset)
+            }
+            (None, _, None) => pc.to_string(),
+        }
+    }
+}
+
+fn file_offset(mapping: &Mapping, addr: GuestAddr) -> Option<MappedFile> {
+    let file = mapping.file?;
+    let offset = file.offset.checked_add(addr.0 - mapping.range.start.0)?;
+    Some(MappedFile { file: file.file, offset })
+}
+
+fn read_at(path: &Path, offset: u64, len: usize) -> Option<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = vec![0; len];
+    std::fs::File::open(path).ok()?.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes)
 }

@@ -1,0 +1,171 @@
+//! One ELF file: its segments, symbols and DWARF. Addresses here are link-time addresses. Knows nothing of where the file
+//! is mapped.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use addr2line::Context;
+use gimli::{EndianReader, LittleEndian};
+use guest::{PAGE_SIZE, Prot};
+use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
+
+use crate::bytes::Bytes;
+use crate::debug_file;
+use crate::stubs::Stubs;
+use crate::symtab::{SymbolTable, demangle};
+
+type Reader = EndianReader<LittleEndian, Bytes>;
+
+/// An ELF file of a recording. What costs time is loaded when first asked for.
+pub(crate) struct Image {
+    bytes: Bytes,
+    segments: Vec<Segment>,
+    debug: Option<Bytes>,
+    symbols: OnceLock<SymbolTable>,
+    stubs: OnceLock<Stubs>,
+    dwarf: OnceLock<Option<Mutex<Context<Reader>>>>,
+}
+
+/// A loadable segment.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    vaddr: u64,
+    memory_size: u64,
+    offset: u64,
+    file_size: u64,
+    prot: Prot,
+}
+
+/// A function activation and a source position, as DWARF has them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DwarfFrame {
+    pub(crate) function: Option<String>,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) line: Option<u32>,
+    pub(crate) column: Option<u32>,
+}
+
+impl Image {
+    /// Opens `stored`, which the program had at `original`. `None` for anything but a 64-bit little-endian ELF.
+    pub(crate) fn open(stored: &Path, original: &Path) -> Option<Self> {
+        let bytes = Bytes::map(stored).ok()?;
+        let file = object::File::parse(&*bytes).ok()?;
+        if !file.is_64() || !file.is_little_endian() || file.format() != object::BinaryFormat::Elf {
+            return None;
+        }
+        let segments = file.segments().map(|s| Segment::new(&s)).collect();
+        let debug = if file.section_by_name(".debug_info").is_some() {
+            None
+        } else {
+            debug_file::find(&file, original).and_then(|path| Bytes::map(&path).ok())
+        };
+        let (symbols, stubs, dwarf) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Some(Self { bytes, segments, debug, symbols, stubs, dwarf })
+    }
+
+    /// The contents of the file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The link-time address of what lies at `offset` in the file, in the segment that a mapping with `prot` of the page at
+    /// `mapped` shows.
+    pub(crate) fn address_of(&self, offset: u64, mapped: u64, prot: Prot) -> Option<u64> {
+        let candidates = self.segments.iter().filter(|s| s.pages_hold(offset));
+        let best = candidates.min_by_key(|s| {
+            let first_page = s.offset & !(PAGE_SIZE - 1) == mapped;
+            (s.prot.exec != prot.exec, !s.holds(offset), !first_page)
+        })?;
+        Some(best.vaddr.wrapping_add(offset.wrapping_sub(best.offset)))
+    }
+
+    /// The file's lowest and highest link-time addresses, what is not in the file (`.bss`) included.
+    pub(crate) fn extent(&self) -> Option<(u64, u64)> {
+        let start = self.segments.iter().map(|s| s.vaddr).min()?;
+        let end = self.segments.iter().map(|s| s.vaddr.saturating_add(s.memory_size)).max()?;
+        Some((start & !(PAGE_SIZE - 1), end))
+    }
+
+    /// Its symbols and those of its debug file.
+    pub(crate) fn symbols(&self) -> &SymbolTable {
+        self.symbols.get_or_init(|| {
+            let own = object::File::parse(&*self.bytes).ok();
+            let debug = self.debug.as_ref().and_then(|bytes| object::File::parse(&**bytes).ok());
+            SymbolTable::load(own.iter().chain(&debug))
+        })
+    }
+
+    /// The names of its linkage stubs.
+    pub(crate) fn stubs(&self) -> &Stubs {
+        self.stubs.get_or_init(|| {
+            object::File::parse(&*self.bytes).map(|file| Stubs::load(&file)).unwrap_or_default()
+        })
+    }
+
+    /// The function activations at a link-time address, innermost first; empty without debug information about it.
+    pub(crate) fn frames(&self, addr: u64) -> Vec<DwarfFrame> {
+        let Some(context) = self.dwarf.get_or_init(|| self.load_dwarf()) else { return Vec::new() };
+        let Ok(context) = context.lock() else { return Vec::new() };
+        let mut out = Vec::new();
+        let Ok(mut frames) = context.find_frames(addr).skip_all_loads() else { return out };
+        while let Ok(Some(frame)) = frames.next() {
+            let function = frame.function.and_then(|name| {
+                let raw = name.raw_name().ok()?.into_owned();
+                Some(demangle(&raw).into_owned())
+            });
+            let location = frame.location;
+            out.push(DwarfFrame {
+                function,
+                file: location.as_ref().and_then(|l| l.file).map(PathBuf::from),
+                line: location.as_ref().and_then(|l| l.line).filter(|&line| line > 0),
+                column: location.as_ref().and_then(|l| l.column).filter(|&column| column > 0),
+            });
+        }
+        out
+    }
+
+    fn load_dwarf(&self) -> Option<Mutex<Context<Reader>>> {
+        let bytes = self.debug.as_ref().unwrap_or(&self.bytes);
+        let file = object::File::parse(&**bytes).ok()?;
+        file.section_by_name(".debug_info")?;
+        let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
+            let section = section(&file, bytes, id.name()).unwrap_or_else(|| Bytes::heap(Vec::new()));
+            Ok(EndianReader::new(section, LittleEndian))
+        };
+        let dwarf = gimli::Dwarf::load(load).ok()?;
+        Context::from_dwarf(dwarf).ok().map(Mutex::new)
+    }
+}
+
+/// A section's contents, in place where they are not compressed.
+fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Option<Bytes> {
+    let section = file.section_by_name(name)?;
+    let range = section.compressed_file_range().ok()?;
+    if range.format == object::CompressionFormat::None {
+        return bytes.part(range.offset, range.uncompressed_size);
+    }
+    section.uncompressed_data().ok().map(|data| Bytes::heap(data.into_owned()))
+}
+
+impl Segment {
+    fn new<'a>(segment: &impl ObjectSegment<'a>) -> Self {
+        let (offset, file_size) = segment.file_range();
+        let flags = match segment.flags() {
+            SegmentFlags::Elf { p_flags, .. } => p_flags.0,
+            _ => 0,
+        };
+        let prot = Prot { read: flags & 4 != 0, write: flags & 2 != 0, exec: flags & 1 != 0 };
+        Self { vaddr: segment.address(), memory_size: segment.size(), offset, file_size, prot }
+    }
+
+    fn holds(&self, offset: u64) -> bool {
+        self.offset <= offset && offset - self.offset < self.file_size
+    }
+
+    /// Whether a page that the loader maps for this segment shows `offset`.
+    fn pages_hold(&self, offset: u64) -> bool {
+        let start = self.offset & !(PAGE_SIZE - 1);
+        let end = self.offset.saturating_add(self.file_size).saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+        start <= offset && offset < end
+    }
+}

@@ -1,0 +1,152 @@
+//! The symbol tables of one ELF file, by address and by name. Knows nothing of where the file is mapped.
+
+use std::borrow::Cow;
+
+use object::{Object, ObjectSymbol, SymbolKind, SymbolSection};
+
+/// What a symbol names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    /// Code.
+    Function,
+    /// A variable.
+    Object,
+    /// A thread-local variable: its address is an offset in the thread's block.
+    ThreadLocal,
+    /// A label without a type.
+    Label,
+}
+
+/// One symbol.
+#[derive(Clone, Debug)]
+pub(crate) struct Symbol {
+    /// Link-time address.
+    pub(crate) addr: u64,
+    /// Size in bytes, 0 where unknown.
+    pub(crate) size: u64,
+    /// What it names.
+    pub(crate) kind: Kind,
+    /// Visible outside its file.
+    global: bool,
+    /// As in the table, without a version.
+    pub(crate) raw: Box<str>,
+}
+
+impl Symbol {
+    /// The name as people write it.
+    pub(crate) fn name(&self) -> Cow<'_, str> {
+        demangle(&self.raw)
+    }
+
+    fn covers(&self, addr: u64) -> bool {
+        self.addr == addr || (self.addr < addr && (self.size == 0 || addr - self.addr < self.size))
+    }
+
+    /// Which of several symbols at one place is shown: typed before labels, sized before unsized, global before local,
+    /// plain names before those with underscores.
+    fn rank(&self) -> (Kind, bool, bool, usize) {
+        let underscores = self.raw.bytes().take_while(|&b| b == b'_').count();
+        (self.kind, self.size == 0, !self.global, underscores)
+    }
+}
+
+/// Demangled C++ or Rust, or the name as it is.
+pub(crate) fn demangle(raw: &str) -> Cow<'_, str> {
+    if raw.starts_with("_Z") || raw.starts_with("_R") {
+        addr2line::demangle_auto(Cow::Borrowed(raw), None)
+    } else {
+        Cow::Borrowed(raw)
+    }
+}
+
+/// All symbols of a file.
+#[derive(Default, Debug)]
+pub(crate) struct SymbolTable {
+    /// By address.
+    symbols: Vec<Symbol>,
+}
+
+impl SymbolTable {
+    /// From the full and the dynamic tables of some files that describe the same code (a binary and its debug file).
+    pub(crate) fn load<'a>(files: impl IntoIterator<Item = &'a object::File<'a>>) -> Self {
+        let mut symbols = Vec::new();
+        for file in files {
+            symbols.extend(file.symbols().filter_map(|s| convert(&s)));
+            symbols.extend(file.dynamic_symbols().filter_map(|s| convert(&s)));
+        }
+        symbols.sort_by(|a: &Symbol, b| (a.addr, a.rank(), &a.raw).cmp(&(b.addr, b.rank(), &b.raw)));
+        symbols.dedup_by(|a, b| a.addr == b.addr && a.raw == b.raw);
+        Self { symbols }
+    }
+
+    /// The function or label whose code covers link-time address `addr`.
+    pub(crate) fn function_at(&self, addr: u64) -> Option<&Symbol> {
+        self.covering(addr, |kind| matches!(kind, Kind::Function | Kind::Label))
+    }
+
+    /// The variable that covers link-time address `addr`.
+    pub(crate) fn object_at(&self, addr: u64) -> Option<&Symbol> {
+        self.covering(addr, |kind| kind == Kind::Object).filter(|s| s.size > 0)
+    }
+
+    fn covering(&self, addr: u64, wanted: impl Fn(Kind) -> bool) -> Option<&Symbol> {
+        let end = self.symbols.partition_point(|s| s.addr <= addr);
+        // Aliases and nested symbols are few: a symbol further away than this many others does not cover the address.
+        let near = self.symbols[..end].iter().rev().filter(|s| wanted(s.kind)).take(64);
+        let mut best: Option<&Symbol> = None;
+        for symbol in near {
+            if best.is_some_and(|b| b.addr != symbol.addr) {
+                break;
+            }
+            if symbol.covers(addr) && best.is_none_or(|b| symbol.rank() <= b.rank()) {
+                best = Some(symbol);
+            }
+        }
+        best
+    }
+
+    /// The symbol called `name`: as in the table, else demangled (with or without its argument list).
+    pub(crate) fn named(&self, name: &str) -> Option<&Symbol> {
+        let exact = self.symbols.iter().filter(|s| &*s.raw == name);
+        exact.min_by_key(|s| s.rank()).or_else(|| {
+            let last = name.rsplit("::").next().unwrap_or(name);
+            let mangled = self.symbols.iter().filter(|s| s.raw.starts_with('_') && s.raw.contains(last));
+            mangled.filter(|s| matches(&s.name(), name)).min_by_key(|s| s.rank())
+        })
+    }
+
+    /// Up to `limit` names that hold `part`, for a hint.
+    pub(crate) fn similar(&self, part: &str, limit: usize) -> Vec<String> {
+        let part = part.to_lowercase();
+        let alike =
+            self.symbols.iter().filter(|s| s.kind != Kind::Label && s.raw.to_lowercase().contains(&part));
+        alike.take(limit).map(|s| s.name().into_owned()).collect()
+    }
+}
+
+/// Whether demangled `full` is what a user calls `name`.
+fn matches(full: &str, name: &str) -> bool {
+    full == name || full.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
+}
+
+fn convert<'a>(symbol: &impl ObjectSymbol<'a>) -> Option<Symbol> {
+    if !matches!(symbol.section(), SymbolSection::Section(_)) {
+        return None;
+    }
+    let kind = match symbol.kind() {
+        SymbolKind::Text => Kind::Function,
+        SymbolKind::Data => Kind::Object,
+        SymbolKind::Tls => Kind::ThreadLocal,
+        SymbolKind::Unknown | SymbolKind::Label => Kind::Label,
+        _ => return None,
+    };
+    let name = symbol.name().ok()?;
+    let raw = name.split('@').next().filter(|raw| !raw.is_empty())?;
+    Some(Symbol {
+        addr: symbol.address(),
+        size: symbol.size(),
+        kind,
+        global: symbol.is_global(),
+        raw: raw.into(),
+    })
+}
