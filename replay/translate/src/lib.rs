@@ -1,1 +1,39 @@
-//! (to be written)
+//! Guest bytes in; code-cache bytes, links and metadata out.
+//!
+//! Pure: no system call, no process, no clock. The same request always gives the same answer. What runs the code, and
+//! where, is the engine's business; what is recorded, nobody's here.
+//!
+//! - `layout`: what generated code finds at fixed addresses: the engine page, the lookup table, the common stubs
+//! - `runtime`: the bytes of the common stubs
+//! - `request`: what to translate, and how
+//! - `block`: what comes out: code, links, exits, marks, store slots, paths
+//! - `class`: the one table of instruction classes
+//! - `plan`: which instructions a block has and how it ends
+//! - `flags`: where the arithmetic flags are dead
+//! - `emit`: a small assembler
+//! - `generate`: from a plan to code; `count`, `branch` and `observe` are its parts
+//! - `log`: what observed code writes, and a walker over it
+//! - `refusal`: what cannot be translated, by name
+
+mod block;
+mod class;
+mod generate;
+mod layout;
+pub mod log;
+mod refusal;
+mod request;
+mod runtime;
+
+pub use block::{
+    Address, BlockId, Condition, Contents, Exit, ExitKind, Link, Mark, Path, Signal, Slot, Special, Spilled,
+    StateImage, StringOp, Terminator, Translated,
+};
+pub use class::{Class, classify};
+pub use generate::translate;
+pub use layout::{
+    CacheAddr, DEFAULT_LAYOUT, ENGINE_PAGE_SIZE, EXIT_SYSCALL, EnginePage, LOOKUP_TABLE_BYTES,
+    LOOKUP_TABLE_SLOTS, Layout, MAX_BUDGET, RUNTIME_BLOCK, RUNTIME_PAGE_SIZE, lookup_slot,
+};
+pub use refusal::Refusal;
+pub use request::{Bytes, Mode, Request, Source};
+pub use runtime::{Runtime, RuntimeExit, build_runtime};
