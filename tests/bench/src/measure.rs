@@ -9,17 +9,17 @@ use std::time::Instant;
 
 /// What a finished command and its children used.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// User and system seconds.
-    pub cpu: f64,
+    pub(crate) cpu: f64,
     /// Elapsed seconds.
-    pub wall: f64,
+    pub(crate) wall: f64,
     /// Largest resident set of any single process, KiB.
-    pub peak_rss_kib: u64,
+    pub(crate) peak_rss_kib: u64,
 }
 
 /// Runs a command in `dir` with its output thrown away. A non-zero exit is an error.
-pub fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::Result<Usage> {
+pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::Result<Usage> {
     let stdin = match input {
         Some(path) => Stdio::from(File::open(path)?),
         None => Stdio::null(),
@@ -62,14 +62,14 @@ pub fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::Result<U
 }
 
 /// The median elapsed time in seconds.
-pub fn median_of(usages: &[Usage]) -> f64 {
+pub(crate) fn median_of(usages: &[Usage]) -> f64 {
     let mut walls: Vec<f64> = usages.iter().map(|u| u.wall).collect();
     walls.sort_by(f64::total_cmp);
     walls[walls.len() / 2]
 }
 
 /// The first value that a query answers, as text.
-pub fn text(binary: &str, trace: &Path, sql: &str) -> io::Result<String> {
+pub(crate) fn text(binary: &str, trace: &Path, sql: &str) -> io::Result<String> {
     let output = Command::new(binary).args(["query", "--csv", "-t"]).arg(trace).arg(sql).output()?;
     let lines = String::from_utf8_lossy(&output.stdout);
     let value = lines.lines().nth(1).unwrap_or_default().trim_matches('"').to_owned();
@@ -81,6 +81,6 @@ pub fn text(binary: &str, trace: &Path, sql: &str) -> io::Result<String> {
 }
 
 /// The first value that a query answers, as a number.
-pub fn number(binary: &str, trace: &Path, sql: &str) -> io::Result<u64> {
+pub(crate) fn number(binary: &str, trace: &Path, sql: &str) -> io::Result<u64> {
     text(binary, trace, sql)?.parse().map_err(io::Error::other)
 }

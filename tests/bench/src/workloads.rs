@@ -7,13 +7,13 @@ use std::process::Command;
 
 /// One command to measure.
 #[derive(Debug)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Short name.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Program and arguments.
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
     /// Standard input, if not empty.
-    pub input: Option<PathBuf>,
+    pub(crate) input: Option<PathBuf>,
 }
 
 fn source(name: &str) -> PathBuf {
@@ -46,7 +46,7 @@ fn compile(compiler: &str, name: &str, out: &Path) -> io::Result<()> {
 }
 
 /// Every workload, its inputs made in `dir`.
-pub fn all(dir: &Path) -> io::Result<Vec<Workload>> {
+pub(crate) fn all(dir: &Path) -> io::Result<Vec<Workload>> {
     let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
     prose(&dir.join("big"), 30_000_000)?;
     prose(&dir.join("small"), 3_000_000)?;
