@@ -1,2 +1,93 @@
-//! The `backstory` binary.
-fn main() {}
+//! The `backstory` binary: parses the command line, runs one subcommand, turns its error into a line and an exit code.
+//!
+//! Holds no knowledge of recording, replaying or indexing: that lives in the crates. Results go to standard output,
+//! diagnostics to standard error.
+//!
+//! - `args`: the command line
+//! - `exit`: exit codes and the error that carries one
+//! - `sigpipe`: writing to a pipe whose reader has gone
+//! - `traces`: finding and opening recordings
+//! - `manage`: `ls`, `info`, `rm`, `check`
+//! - `text`: how numbers, times and bytes are shown
+
+mod args;
+mod exit;
+mod manage;
+mod sigpipe;
+mod text;
+mod traces;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let filter = EnvFilter::try_from_env("BACKSTORY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    sigpipe::restore_for(&cli.command);
+    run(cli.command).unwrap_or_else(|error| exit::report(&error))
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Ls(args) => manage::ls(&args),
+        Command::Info(args) => manage::info(&args),
+        Command::Rm(args) => manage::rm(&args),
+        Command::Check(args) => manage::check(&args),
+        _ => Err(exit::Failure::new(exit::Class::System, "not built into this binary yet").into()),
+    }
+}
+
+/// Help and version go to standard output; a mistake is one line that says what to change.
+fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return if error.use_stderr() {
+            ExitCode::from(exit::Class::Input.code())
+        } else {
+            ExitCode::SUCCESS
+        };
+    }
+    let _ = writeln!(std::io::stderr(), "backstory: {}", first_line(&error.to_string()));
+    ExitCode::from(exit::Class::Input.code())
+}
+
+/// What clap says in several lines, as one.
+fn first_line(message: &str) -> String {
+    let body = message.strip_prefix("error: ").unwrap_or(message);
+    let body = body.split("\n\nUsage:").next().unwrap_or(body);
+    let body = body.split("\n\nFor more information").next().unwrap_or(body);
+    let lines: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    format!("{} (see --help)", lines.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &str, expected: &str) {
+        let words = std::iter::once("backstory").chain(line.split_whitespace());
+        let error = Cli::try_parse_from(words).expect_err(line);
+        assert_eq!(first_line(&error.to_string()), expected);
+    }
+
+    #[test]
+    fn mistakes_are_told_in_one_line() {
+        check("record", "the following required arguments were not provided: <CMD>... (see --help)");
+        check(
+            "replay --until noon",
+            "invalid value 'noon' for '--until <MOMENT>': `noon` is not a moment: use @123456789, @50%, @start, \
+             @end, @exit or @signal (see --help)",
+        );
+    }
+}

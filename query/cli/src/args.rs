@@ -1,0 +1,284 @@
+//! The command line: subcommands, options and help texts. Does nothing with them.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use guest::When;
+
+use crate::exit::TABLE;
+
+/// Record a Linux x86-64 run once, replay it exactly, index every write and call of it, and ask.
+#[derive(Parser, Debug)]
+#[command(name = "backstory", version, propagate_version = true, max_term_width = 100, after_help = TABLE)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const MOMENTS: &str = "A MOMENT counts retired instructions from the start: @123456789. Also accepted: @50% (a share of \
+the recording), @start, @end, @exit (the command's exit) and @signal (the fatal one).";
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run a command and record it, with all its child processes
+    Record(Record),
+    /// Run a recording again, exactly; its output is printed again
+    Replay(Replay),
+    /// Index every memory write, call and syscall of a recording
+    Index(Index),
+    /// Ask a recording in SQL; without SQL, an interactive shell
+    Query(Query),
+    /// Say who last wrote an address or a variable
+    Why(Why),
+    /// Open gdb inside a recording, at a moment, able to run backwards
+    Gdb(Gdb),
+    /// Record a small buggy program, find its culprit, and show how
+    Demo(Demo),
+    /// List the recordings
+    Ls(Ls),
+    /// Describe a recording
+    Info(Info),
+    /// Remove recordings
+    Rm(Rm),
+    /// Check a recording for damage and violated invariants
+    Check(Check),
+}
+
+/// `backstory record`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The exit status is the command's (128 + N when signal N killed it), 127 if it was not found, 126 if \
+it cannot be executed. If recording itself fails, the status is that of the table in `backstory --help`, and a line \
+on standard error says so."
+)]
+pub(crate) struct Record {
+    /// Folder to write the recording to; it must not exist or be empty [default: a fresh one under $BACKSTORY_TRACE_DIR,
+    /// else $XDG_DATA_HOME/backstory, else ~/.local/share/backstory]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Do not say where the recording went
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A recording named on the command line.
+#[derive(Args, Debug)]
+pub(crate) struct Which {
+    /// The recording: a folder, or a name that `backstory ls` shows [default: the latest]
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+/// A recording named by an option, where arguments mean something else.
+#[derive(Args, Debug)]
+pub(crate) struct WhichOption {
+    /// The recording: a folder, or a name that `backstory ls` shows [default: the latest]
+    #[arg(short, long, value_name = "TRACE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+/// `backstory replay`
+#[derive(Args, Debug)]
+#[command(after_help = MOMENTS)]
+pub(crate) struct Replay {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Stop at this moment
+    #[arg(long, value_name = "MOMENT")]
+    pub(crate) until: Option<When>,
+    /// Do not print the recorded output again
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// `backstory index`
+#[derive(Args, Debug)]
+#[command(after_help = "Building can be interrupted; run again, it goes on where it was.")]
+pub(crate) struct Index {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Number of workers [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) jobs: Option<u16>,
+    /// Show no progress
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// `backstory query`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Tables: writes, calls, executions, syscalls, signals, switches, tasks, images, mappings, output. \
+Functions: hex(n), sym(pc), line(pc). In the shell, `.help` lists its commands. With standard input redirected and no \
+SQL, SQL is read from there."
+)]
+pub(crate) struct Query {
+    #[command(flatten)]
+    pub(crate) which: WhichOption,
+    /// Print rows as JSON objects, one array
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print rows as CSV with a header line
+    #[arg(long)]
+    pub(crate) csv: bool,
+    /// The SQL to run; several statements may be separated by `;`
+    #[arg(value_name = "SQL")]
+    pub(crate) sql: Option<String>,
+}
+
+/// `backstory why`
+#[derive(Args, Debug)]
+#[command(after_help = MOMENTS)]
+pub(crate) struct Why {
+    #[command(flatten)]
+    pub(crate) which: WhichOption,
+    /// The address (0x7fff1234), or a variable or function, with an offset if need be (buffer+16)
+    #[arg(value_name = "ADDR|SYMBOL[+OFFSET]")]
+    pub(crate) what: String,
+    /// Number of bytes to explain [default: the variable's size, at most 8; for an address 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) size: Option<u32>,
+    /// Explain the value it had at this moment [default: @end]
+    #[arg(long, value_name = "MOMENT")]
+    pub(crate) at: Option<When>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `backstory gdb`
+#[derive(Args, Debug)]
+#[command(after_help = format!("{MOMENTS}\n\nIn gdb: all of `reverse-*` works; `monitor when` prints the moment, `monitor goto \
+MOMENT` goes to one, `monitor help` lists the rest. The exit status is gdb's."))]
+pub(crate) struct Gdb {
+    #[command(flatten)]
+    pub(crate) which: WhichOption,
+    /// Open at this moment [default: @start]
+    #[arg(long, value_name = "MOMENT")]
+    pub(crate) at: Option<When>,
+    /// Arguments for gdb, for example -batch -ex bt
+    #[arg(last = true, value_name = "GDB ARGS")]
+    pub(crate) gdb_args: Vec<OsString>,
+}
+
+/// `backstory demo`
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// Folder to write the recording to [default: a fresh one, as for `backstory record`]
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `backstory ls`
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Print one JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `backstory info`
+#[derive(Args, Debug)]
+pub(crate) struct Info {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `backstory rm`
+#[derive(Args, Debug)]
+pub(crate) struct Rm {
+    /// The recordings to remove: folders, or names that `backstory ls` shows
+    #[arg(required = true, value_name = "TRACE")]
+    pub(crate) traces: Vec<PathBuf>,
+}
+
+/// `backstory check`
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Exits with 0 if the recording is sound, 1 if an invariant is violated (each is a line on standard \
+output), 3 if it cannot be read."
+)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+    use guest::Moment;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(std::iter::once("backstory").chain(line.split_whitespace()))
+            .map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[track_caller]
+    fn check_record(line: &str, output: Option<&str>, command: &[&str]) {
+        let Ok(Command::Record(got)) = parse(line) else { panic!("{line}: not a record command") };
+        assert_eq!(got.output, output.map(PathBuf::from), "{line}");
+        assert_eq!(got.command, command, "{line}");
+    }
+
+    #[test]
+    fn the_recorded_command_keeps_its_own_options() {
+        check_record("record true", None, &["true"]);
+        check_record("record ls -lR /usr/lib", None, &["ls", "-lR", "/usr/lib"]);
+        check_record("record -o d -- ls -o x", Some("d"), &["ls", "-o", "x"]);
+        check_record("record -o d ls -q -- --help", Some("d"), &["ls", "-q", "--", "--help"]);
+        check_record("record -- --odd-name", None, &["--odd-name"]);
+    }
+
+    #[test]
+    fn gdb_arguments_come_after_the_dashes() {
+        let Ok(Command::Gdb(got)) = parse("gdb -t d --at @50% -- -batch -ex bt") else { panic!() };
+        assert_eq!(got.at, Some(When::Share(50_000)));
+        assert_eq!(got.gdb_args, ["-batch", "-ex", "bt"]);
+        assert!(parse("gdb -batch").is_err());
+    }
+
+    #[test]
+    fn moments_are_parsed_by_the_command_line() {
+        let Ok(Command::Replay(got)) = parse("replay d --until 1_000 --quiet") else { panic!() };
+        assert_eq!(got.until, Some(When::Exactly(Moment(1000))));
+        assert!(got.quiet);
+        let error = parse("why x --at yesterday").expect_err("no moment");
+        assert!(error.to_string().contains("`yesterday` is not a moment"), "{error}");
+    }
+
+    #[track_caller]
+    fn check_refused(line: &str, kind: ErrorKind) {
+        assert_eq!(parse(line).expect_err(line).kind(), kind, "{line}");
+    }
+
+    #[test]
+    fn bad_command_lines_are_refused() {
+        check_refused("", ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
+        check_refused("rewind", ErrorKind::InvalidSubcommand);
+        check_refused("record", ErrorKind::MissingRequiredArgument);
+        check_refused("why", ErrorKind::MissingRequiredArgument);
+        check_refused("rm", ErrorKind::MissingRequiredArgument);
+        check_refused("index -j 0", ErrorKind::ValueValidation);
+        check_refused("why x --size 0", ErrorKind::ValueValidation);
+        check_refused("query --json --csv x", ErrorKind::ArgumentConflict);
+        check_refused("replay a b", ErrorKind::UnknownArgument);
+    }
+}

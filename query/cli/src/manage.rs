@@ -1,0 +1,171 @@
+//! `ls`, `info`, `rm`, `check`: recordings as things on disk.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use trace::{Moments, Trace};
+
+use crate::args::{Check, Info, Ls, Rm};
+use crate::exit::{Class, Classify};
+use crate::{text, traces};
+
+/// Name of the index inside a recording's folder.
+const INDEX: &str = "index.db";
+
+/// `backstory ls`: one line per recording, the oldest first.
+pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
+    let root = trace::root().class(Class::Input)?;
+    let mut rows: Vec<(u64, Value)> = trace::list(&root)
+        .class(Class::System)?
+        .iter()
+        .map(|dir| match Trace::open(dir) {
+            Ok(trace) => (trace.header().started, describe(&trace)),
+            Err(error) => (0, json!({ "trace": name(dir), "error": error.to_string() })),
+        })
+        .collect();
+    rows.sort_by_key(|(started, _)| *started);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let rows: Vec<&Value> = rows.iter().map(|(_, row)| row).collect();
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let width = rows.iter().map(|(_, row)| shown(row, "trace").len()).max().unwrap_or(0);
+    for (_, row) in &rows {
+        let trace = shown(row, "trace");
+        if row["error"].is_string() {
+            writeln!(out, "{trace:width$}  unreadable: {}", shown(row, "error"))?;
+            continue;
+        }
+        let size = text::size(row["bytes"].as_u64().unwrap_or(0));
+        let index = if row["indexed"] == true { "indexed" } else { "-" };
+        let (started, command) = (shown(row, "started"), shown(row, "command"));
+        writeln!(out, "{trace:width$}  {started}  {size:>10}  {index:7}  {command}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `backstory info`: what is known of a recording without replaying it.
+pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
+    let trace = traces::open(args.which.trace.as_deref())?;
+    let row = describe(&trace);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&row)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let number = |key: &str| row[key].as_u64().map_or("unknown".to_owned(), text::grouped);
+    let mut line = |key: &str, value: &str| writeln!(out, "{key:13} {value}");
+    line("trace", &trace.dir().display().to_string())?;
+    line("command", shown(&row, "command"))?;
+    line("directory", shown(&row, "cwd"))?;
+    line("started", shown(&row, "started"))?;
+    line("ended", &ended(&trace))?;
+    line("events", &number("events"))?;
+    line("tasks", &number("tasks"))?;
+    line("instructions", &instructions(&row))?;
+    line("size", &text::size(row["bytes"].as_u64().unwrap_or(0)))?;
+    line("index", if row["indexed"] == true { "there" } else { "none: `backstory index` builds it" })?;
+    line("machine", &format!("{}, Linux {}", shown(&row, "cpu"), shown(&row, "kernel")))?;
+    line("uuid", shown(&row, "uuid"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `backstory rm`
+pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
+    for named in &args.traces {
+        let dir = traces::find(Some(named))?;
+        let removed = trace::remove(&dir);
+        let class = match &removed {
+            Err(trace::DirError::NotATrace { .. }) => Class::Input,
+            _ => Class::System,
+        };
+        removed.class(class)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `backstory check`: one line per violated invariant.
+pub(crate) fn check(args: &Check) -> anyhow::Result<ExitCode> {
+    let trace = traces::open(args.which.trace.as_deref())?;
+    let violations = trace::check(&trace);
+    let mut out = std::io::stdout().lock();
+    for violation in &violations {
+        writeln!(out, "{violation}")?;
+    }
+    if !trace.is_complete() {
+        eprintln!("backstory: the recording is incomplete: its recorder was killed");
+    }
+    if violations.is_empty() {
+        writeln!(out, "{}: {} events, no violation", trace.dir().display(), text::grouped(trace.len()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(Class::No.code()))
+}
+
+/// Everything `ls` and `info` show of a recording.
+fn describe(trace: &Trace) -> Value {
+    let header = trace.header();
+    let summary = trace.summary();
+    let moments = Moments::load(trace).ok().flatten();
+    let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    json!({
+        "trace": name(trace.dir()),
+        "dir": trace.dir().display().to_string(),
+        "uuid": uuid,
+        "command": text::command_line(&header.argv),
+        "argv": header.argv.iter().map(|arg| String::from_utf8_lossy(arg)).collect::<Vec<_>>(),
+        "cwd": header.cwd,
+        "started": text::date(header.started),
+        "started_epoch": header.started,
+        "complete": trace.is_complete(),
+        "exit_code": summary.map(|s| s.exit_code),
+        "refused": summary.and_then(|s| s.refused.clone()),
+        "seconds": summary.map(|s| Duration::from_nanos(s.nanos).as_secs_f64()),
+        "events": trace.len(),
+        "tasks": summary.map(|s| s.tasks),
+        "spaces": summary.map(|s| s.spaces),
+        "instructions": moments.map(|moments| moments.total().0),
+        "bytes": folder_size(trace.dir()),
+        "indexed": trace.dir().join(INDEX).is_file(),
+        "kernel": header.machine.kernel,
+        "cpu": header.machine.cpu,
+    })
+}
+
+fn ended(trace: &Trace) -> String {
+    let Some(summary) = trace.summary() else { return "not known: the recorder was killed".to_owned() };
+    let after = text::duration(Duration::from_nanos(summary.nanos));
+    match &summary.refused {
+        Some(reason) => format!("recording stopped after {after}: {reason}"),
+        None => format!("exit status {} after {after}", summary.exit_code),
+    }
+}
+
+fn instructions(row: &Value) -> String {
+    row["instructions"].as_u64().map_or("counted by the first replay".to_owned(), text::grouped)
+}
+
+fn shown<'a>(row: &'a Value, key: &str) -> &'a str {
+    row[key].as_str().unwrap_or("")
+}
+
+/// How a recording is called: its folder's name.
+fn name(dir: &Path) -> String {
+    dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Bytes of disk below `dir`; what cannot be read counts nothing.
+fn folder_size(dir: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => folder_size(&entry.path()),
+        Ok(meta) => meta.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
+}

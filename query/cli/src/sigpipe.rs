@@ -1,0 +1,40 @@
+//! SIGPIPE. The language's runtime ignores it before `main`; a filter at the end of a pipe must die of it quietly, and a
+//! recorded command must find it as our caller had set it.
+
+#![expect(unsafe_code, reason = "a constructor that runs before the runtime, and signal(2)")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::args::Command;
+
+/// Whether our caller had SIGPIPE ignored.
+static INHERITED_IGNORE: AtomicBool = AtomicBool::new(false);
+
+/// Runs before `main` and before the runtime changes the disposition.
+extern "C" fn remember() {
+    // SAFETY: an all-zero sigaction is a valid value, and the call only writes to it.
+    let ignored = unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 && old.sa_sigaction == libc::SIG_IGN
+    };
+    INHERITED_IGNORE.store(ignored, Ordering::Relaxed);
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions that take no argument they need; `remember` touches an atomic and
+// asks the kernel, both of which work before the runtime is up.
+#[unsafe(link_section = ".init_array")]
+static REMEMBER: extern "C" fn() = remember;
+
+/// Sets SIGPIPE as `command` needs it: as inherited for `record`, ignored where a lost gdb must not kill us, else
+/// fatal.
+pub(crate) fn restore_for(command: &Command) {
+    let ignore = match command {
+        Command::Record(_) => INHERITED_IGNORE.load(Ordering::Relaxed),
+        Command::Gdb(_) => true,
+        _ => false,
+    };
+    let disposition = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: sets a disposition that runs no code of ours; no other thread exists yet.
+    unsafe { libc::signal(libc::SIGPIPE, disposition) };
+}

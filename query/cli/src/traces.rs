@@ -1,0 +1,28 @@
+//! Finding and opening recordings, and the classes of what can go wrong there.
+
+use std::path::{Path, PathBuf};
+
+use trace::{DirError, OpenError, Trace};
+
+use crate::exit::{Class, Classify};
+
+/// The folder of the recording meant: the latest when none is named.
+pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let name = named.map(Path::to_string_lossy);
+    match trace::resolve(name.as_deref()) {
+        Ok(dir) => Ok(dir),
+        Err(error @ DirError::Io { .. }) => Err(error).class(Class::System),
+        Err(error) => Err(error).class(Class::Input),
+    }
+}
+
+/// Opens the recording meant.
+pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Trace> {
+    let dir = find(named)?;
+    let opened = Trace::open(&dir);
+    let class = match &opened {
+        Err(OpenError::NotATrace { .. }) if !dir.is_dir() => Class::Input,
+        _ => Class::Trace,
+    };
+    opened.class(class)
+}
