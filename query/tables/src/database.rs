@@ -1,0 +1,127 @@
+//! Opening a recording for queries.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use guest::{FileId, GuestAddr, GuestRange, Moment};
+use rusqlite::{Connection, OpenFlags};
+use store::Store;
+use symbols::{KeptFile, Layout, MappedFile, Mapping, Symbols};
+use trace::Trace;
+
+use crate::error::SqlError;
+use crate::render::{self, Format, RenderError};
+
+/// A recording and its index, ready for questions. Read-only.
+pub struct Database {
+    connection: Connection,
+    recording: Arc<Recording>,
+}
+
+/// What virtual tables and functions look into.
+pub(crate) struct Recording {
+    pub(crate) trace: Trace,
+    pub(crate) store: Store,
+    pub(crate) symbols: Symbols,
+}
+
+/// Why a recording cannot be queried.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder is no trace that can be read.
+    #[error(transparent)]
+    Trace(#[from] trace::OpenError),
+    /// There is no index, or not one of this trace.
+    #[error(transparent)]
+    Index(#[from] store::OpenError),
+    /// The index could be opened but not read.
+    #[error("reading the index")]
+    Query(#[from] store::QueryError),
+    /// SQLite failed.
+    #[error("opening {path} with SQLite")]
+    Sqlite {
+        /// The index.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+impl Database {
+    /// Opens the trace folder `dir`, whose index must exist (it may be unfinished).
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let trace = Trace::open(dir)?;
+        let store = Store::open(dir, &trace.uuid())?;
+        let path = store.path().to_owned();
+        let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
+        let layout = load_layout(&connection).map_err(sqlite)?;
+        let symbols = Symbols::new(kept_files(&trace), layout);
+        let recording = Arc::new(Recording { trace, store, symbols });
+        Ok(Self { connection, recording })
+    }
+
+    /// The SQLite connection with everything registered.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The recording.
+    pub fn trace(&self) -> &Trace {
+        &self.recording.trace
+    }
+
+    /// Its index.
+    pub fn store(&self) -> &Store {
+        &self.recording.store
+    }
+
+    /// Its symbols.
+    pub fn symbols(&self) -> &Symbols {
+        &self.recording.symbols
+    }
+
+    /// Runs one or more statements and writes their rows to `out` as they come. Returns how many rows there were.
+    pub fn run(&self, sql: &str, format: Format, out: &mut dyn Write) -> Result<u64, RenderError> {
+        render::run(&self.connection, sql, format, out)
+    }
+
+    /// Compiles `sql` without running it: what is wrong with it, if anything.
+    pub fn check(&self, sql: &str) -> Result<(), SqlError> {
+        self.connection.prepare(sql).map(drop).map_err(|e| SqlError::new(sql, 0, e))
+    }
+}
+
+fn kept_files(trace: &Trace) -> Vec<KeptFile> {
+    let files = 0..trace.files().len() as u32;
+    files
+        .map(|id| KeptFile {
+            stored: trace.file_path(FileId(id)).unwrap_or_default(),
+            original: trace.file(FileId(id)).map(|file| file.path.clone().into()).unwrap_or_default(),
+        })
+        .collect()
+}
+
+fn load_layout(connection: &Connection) -> Result<Layout, rusqlite::Error> {
+    let mut statement = connection.prepare(
+        "SELECT space, start, end, prot, file, file_offset, name, since, until FROM main.mappings",
+    )?;
+    let rows = statement.query_map([], |row| {
+        let start = row.get::<_, i64>(1)? as u64;
+        let end = row.get::<_, i64>(2)? as u64;
+        let file = row.get::<_, Option<u32>>(4)?;
+        let offset = row.get::<_, Option<i64>>(5)?.unwrap_or(0) as u64;
+        Ok(Mapping {
+            space: guest::SpaceId(row.get(0)?),
+            range: GuestRange { start: GuestAddr(start), end: GuestAddr(end) },
+            prot: guest::Prot::from_bits(row.get::<_, i64>(3)? as u64),
+            file: file.map(|file| MappedFile { file: FileId(file), offset }),
+            name: row.get(6)?,
+            from: Moment(row.get::<_, i64>(7)? as u64),
+            until: Moment(row.get::<_, Option<i64>>(8)?.map_or(u64::MAX, |n| n as u64)),
+        })
+    })?;
+    rows.collect::<Result<Vec<_>, _>>().map(Layout::new)
+}

@@ -1,0 +1,153 @@
+//! The answer as data. Serialized as it is for `--json`; addresses are `0x..` text, moments are numbers.
+
+use serde::Serialize;
+
+/// The answer to one question.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Answer {
+    /// What was asked about.
+    pub target: Target,
+    /// The moment before which the last write was looked for.
+    pub before: u64,
+    /// Who wrote it last, or that nobody did.
+    pub verdict: Verdict,
+}
+
+/// The memory that was asked about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Target {
+    /// Its address.
+    pub addr: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The variable it belongs to (`ops+0x200`), where symbols know.
+    pub name: Option<String>,
+    /// The space it is in.
+    pub space: u32,
+}
+
+/// Who wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// The last write that touched a byte of it.
+    Written(Box<Hop>),
+    /// Nothing wrote it since it was mapped.
+    NeverWritten(Origin),
+}
+
+/// One write.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Hop {
+    /// When: seeking there stops just before it happens.
+    pub moment: u64,
+    /// Who ran.
+    pub task: u32,
+    /// Thread id as the program saw it.
+    pub tid: Option<i32>,
+    /// The space that was written: the target's, or the one it was forked from.
+    pub space: u32,
+    /// What wrote: an instruction or the kernel.
+    pub writer: Writer,
+    /// Which bytes of which write.
+    pub coverage: Coverage,
+    /// The target's bytes before.
+    pub old: Option<Bytes>,
+    /// The target's bytes after.
+    pub new: Option<Bytes>,
+    /// The calls in progress, innermost first; inlined functions and tail callers have frames of their own.
+    pub stack: Vec<StackFrame>,
+}
+
+/// What wrote.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Writer {
+    /// An instruction.
+    Instruction {
+        /// Where it is.
+        place: Place,
+        /// Its text, Intel syntax.
+        text: Option<String>,
+    },
+    /// The kernel.
+    Kernel {
+        /// `read(3, 0x4060, 400) = 400 </tmp/storyX> offset 0`, `exec of /bin/true`, `signal 11 frame`.
+        text: String,
+        /// Descriptor, where the call has one.
+        fd: Option<i32>,
+        /// What it was open on.
+        path: Option<String>,
+        /// File offset of the target's first written byte, where known.
+        offset: Option<u64>,
+        /// Where the call was made.
+        place: Option<Place>,
+    },
+}
+
+/// A place in code.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Place {
+    /// Its address.
+    pub pc: String,
+    /// The function, demangled.
+    pub function: Option<String>,
+    /// `libc.so.6+0x9d1f0`, where it comes from a file.
+    pub module: Option<String>,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line in it.
+    pub line: Option<u32>,
+    /// Text of that line, where the file is on this machine.
+    pub source: Option<String>,
+}
+
+/// A frame of the call stack.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct StackFrame {
+    /// Where it is: the write for the innermost, the call for the others.
+    pub place: Place,
+    /// Whether it is inlined into the next frame.
+    pub inlined: bool,
+    /// Whether it had jumped to the function of the frame before it (tail call): it is no longer on the stack.
+    pub tail: bool,
+    /// The moment its function was entered, where it was called.
+    pub entered: Option<u64>,
+}
+
+/// How a write and the target overlap.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Coverage {
+    /// Address of the write.
+    pub addr: String,
+    /// Its length in bytes.
+    pub len: u64,
+    /// First byte of the target that it wrote, from 0.
+    pub first: u64,
+    /// How many bytes of the target it wrote.
+    pub count: u64,
+}
+
+/// Some bytes, shown as a number where they fit in one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Bytes {
+    /// Hexadecimal digits, in memory order.
+    pub hex: String,
+    /// As a little-endian number, for 1, 2, 4 or 8 bytes.
+    pub number: Option<u64>,
+}
+
+/// Where contents that nobody wrote come from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Origin {
+    /// The moment it was mapped.
+    pub mapped_at: u64,
+    /// By what: `mmap(...)`, `exec of ...`.
+    pub mapped_by: String,
+    /// Name of the mapping.
+    pub name: String,
+    /// The file it shows, with the offset of the target in it; `None` for zeroes.
+    pub file: Option<(String, u64)>,
+    /// The contents.
+    pub value: Option<Bytes>,
+}
