@@ -53,7 +53,11 @@ fn ends_at(regs: &Registers, instruction: &Instruction, stop: Stop) -> bool {
 
 /// Walks a recording whose only task never spawns or execs again, telling `visitor` of each step.
 pub fn walk(trace: &Trace, scratch_dir: &Path, visitor: &mut dyn Visitor) -> io::Result<Walked> {
-    let events: Vec<Event> = trace.events().collect::<Result<_, _>>().map_err(io::Error::other)?;
+    let events: Vec<Event> = trace
+        .events()
+        .map(|next| next.map(|(_, event)| event))
+        .collect::<Result<_, _>>()
+        .map_err(io::Error::other)?;
     let mut stub = Stub::start(scratch_dir)?;
     let mut count = 0;
     for (at, event) in events.iter().enumerate() {

@@ -23,7 +23,7 @@ pub struct Byte {
 }
 
 /// Every byte that was written, by moment and address. Small runs only.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stores {
     /// (moment of the instruction, address) to the byte.
     pub bytes: BTreeMap<(u64, u64), Byte>,
@@ -31,6 +31,17 @@ pub struct Stores {
     factory: InstructionInfoFactory,
     /// Instructions whose operand size the decoder does not know (xsave and its kin): their moments.
     pub unsized_at: Vec<u64>,
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        Self {
+            bytes: BTreeMap::new(),
+            pending: Vec::new(),
+            factory: InstructionInfoFactory::new(),
+            unsized_at: Vec::new(),
+        }
+    }
 }
 
 fn value_of(regs: &Registers, register: Register) -> Option<u64> {

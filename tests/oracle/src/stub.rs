@@ -151,7 +151,7 @@ impl Stub {
             Backing::Zero => self
                 .call(libc::SYS_mmap, [range.start.0, range.len(), prot.bits(), flags | 0x20, u64::MAX, 0]),
             Backing::File { file, offset } => {
-                let path = trace.file_path(file);
+                let path = trace.file_path(file).map_err(io::Error::other)?;
                 let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(io::Error::other)?;
                 self.memory
                     .write(GuestAddr(SCRATCH), name.as_bytes_with_nul())

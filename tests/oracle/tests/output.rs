@@ -1,5 +1,6 @@
 //! Oracle: a recorded program behaves as natively, its replay prints what the recording printed, its trace is well-formed, and
 //! two replays learn the same.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
