@@ -1,24 +1,13 @@
 //! What a space is made for. Plain values.
 
 use guest::GuestRange;
-
-/// What translated code does besides running the guest. The guest-visible result of all modes is identical.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Mode {
-    /// Count retired instructions.
-    #[default]
-    Plain,
-    /// Count, and log executed blocks and memory writes.
-    Indexed,
-    /// Count, with flags exact at every instruction and breakpoints honoured.
-    Exact,
-}
+use translate::Mode;
 
 /// How to make a space.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Every range the guest ever maps, in any order. The engine keeps out of them; what is left out may collide
-    /// with translated code, which then is an error of `map`.
+    /// Every range the guest ever maps, in any order. The engine keeps out of them and clear of the stack; what
+    /// is left out may collide with translated code, which then is an error of `map`.
     pub footprint: Vec<GuestRange>,
     /// The mode to begin in.
     pub mode: Mode,
@@ -28,6 +17,12 @@ pub struct Config {
     /// The CPU for the replaying process; the calling thread is pinned to it, too (a stop across cores costs
     /// twenty times as much). `None`: the one the thread is on.
     pub cpu: Option<usize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { footprint: Vec::new(), mode: Mode::Plain, log_bytes: 0, cpu: None }
+    }
 }
 
 /// Which accesses a watchpoint reports.

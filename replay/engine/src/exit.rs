@@ -22,22 +22,20 @@ pub struct Fault {
     pub code: i32,
     /// `si_addr`: the address accessed, or of the instruction.
     pub addr: GuestAddr,
+    /// Whether the arithmetic flags in `registers()` are the guest's. Where they are not, the guest cannot see them but in
+    /// a signal frame.
+    pub flags_exact: bool,
 }
 
 /// Why [`run`](crate::Space::run) returned. In all cases `registers().rip` is the next instruction to run, and all
 /// earlier ones are in `retired()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    /// A `syscall` instruction is next. The caller performs it, sets the registers that come after it, and counts it.
+    /// A `syscall` instruction is next (or a call of the vsyscall page: rip is then an entry point of that page). The caller performs it, sets the registers that come after it, and counts it.
     /// `rcx` and `r11` are still the guest's; flags are exact.
     Syscall,
-    /// An instruction whose result must come from outside is next, `len` bytes long. The caller performs and counts it.
-    Instruction {
-        /// Which one.
-        kind: Trapped,
-        /// Its length in bytes.
-        len: u8,
-    },
+    /// An instruction whose result must come from outside is next. The caller performs and counts it.
+    Instruction(Trapped),
     /// The next instruction faults. Not counted, and not retired unless the caller makes it possible and runs again.
     Fault(Fault),
     /// Exactly the budgeted number of instructions was retired. All registers and flags are exact.

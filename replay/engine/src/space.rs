@@ -1,11 +1,12 @@
 //! `Space`: a guest address space in a live host process.
 
 use std::marker::PhantomData;
+use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers, Unmapped, XState};
 
 use crate::{
-    Config, Exit, ForkError, HostError, MapError, MapRequest, Mapping, Mode, NewError, RunError, Watch,
+    Block, Config, Exit, ForkError, HostError, MapError, MapRequest, Mapping, Mode, NewError, RunError, Watch,
     WriteError,
 };
 
@@ -142,8 +143,13 @@ impl Space {
         Ok(())
     }
 
-    /// Indexed mode: the words logged since the last drain. The log is empty again afterwards.
-    pub fn drain_log(&mut self) -> &[u64] {
+    /// Logging modes: what was logged since the last drain, for [`translate::log::walk`]. The log is empty again afterwards.
+    pub fn drain_log(&mut self) -> &[u8] {
+        &[]
+    }
+
+    /// All blocks ever translated here, by [`BlockId`](translate::BlockId), for reading logs.
+    pub fn blocks(&self) -> &[Rc<Block>] {
         &[]
     }
 }
