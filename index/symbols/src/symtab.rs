@@ -108,11 +108,19 @@ impl SymbolTable {
     /// The symbol called `name`: as in the table, else demangled (with or without its argument list).
     pub(crate) fn named(&self, name: &str) -> Option<&Symbol> {
         let exact = self.symbols.iter().filter(|s| &*s.raw == name);
-        exact.min_by_key(|s| s.rank()).or_else(|| {
+        exact.min_by_key(|s| s.rank()).or_else(|| self.numbered(name)).or_else(|| {
             let last = name.rsplit("::").next().unwrap_or(name);
             let mangled = self.symbols.iter().filter(|s| s.raw.starts_with('_') && s.raw.contains(last));
             mangled.filter(|s| matches(&s.name(), name)).min_by_key(|s| s.rank())
         })
+    }
+
+    /// A static variable of a function, which the compiler calls `name.123`.
+    fn numbered(&self, name: &str) -> Option<&Symbol> {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let named =
+            |s: &&Symbol| s.raw.strip_prefix(name).and_then(|r| r.strip_prefix('.')).is_some_and(is_number);
+        self.symbols.iter().filter(|s| s.kind == Kind::Object).find(named)
     }
 
     /// Up to `limit` names that hold `part`, for a hint.

@@ -1,0 +1,205 @@
+//! Symbols of programs that the compiler of this machine builds, mapped as the kernel would map them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use backstory_symbols::{
+    self as symbols, Expression, KeptFile, Layout, MappedFile, Mapping, ResolveError, Symbols,
+};
+use guest::{FileId, GuestAddr, GuestRange, Moment, Prot, SpaceId};
+use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags};
+
+const SPACE: SpaceId = SpaceId(0);
+const NOW: Moment = Moment(10);
+const BIAS: u64 = 0x5555_5555_4000;
+
+/// A built program with its symbols, and the folder it lies in.
+struct Program {
+    folder: tempfile::TempDir,
+    symbols: Symbols,
+    bytes: Vec<u8>,
+    bias: u64,
+}
+
+/// Builds `source` with `compiler`; `None` (a named skip) where there is none.
+fn build(compiler: &str, extension: &str, source: &str, options: &[&str]) -> Option<Program> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(format!("prog.{extension}"));
+    std::fs::write(&file, source).unwrap();
+    let output = folder.path().join("prog");
+    let mut command = Command::new(compiler);
+    command.arg("-g").args(options).arg(&file).arg("-o").arg(&output).env("TMPDIR", folder.path());
+    match command.status() {
+        Ok(status) => assert!(status.success(), "{compiler} failed"),
+        Err(error) => {
+            println!("skipped: no {compiler} here ({error})");
+            return None;
+        }
+    }
+    let bias = if options.contains(&"-no-pie") { 0 } else { BIAS };
+    let bytes = std::fs::read(&output).unwrap();
+    let layout = Layout::new(mappings(&bytes, bias));
+    let kept = KeptFile { stored: output, original: PathBuf::from("/home/user/prog") };
+    Some(Program { folder, symbols: Symbols::new(vec![kept], layout), bytes, bias })
+}
+
+fn mappings(bytes: &[u8], bias: u64) -> Vec<Mapping> {
+    let file = object::File::parse(bytes).unwrap();
+    let segments = file.segments().map(|segment| {
+        let SegmentFlags::Elf { p_flags, .. } = segment.flags() else { panic!("not ELF") };
+        let flags = p_flags.0;
+        let (offset, size) = segment.file_range();
+        let start = GuestAddr(segment.address() + bias).page();
+        Mapping {
+            space: SPACE,
+            range: GuestRange { start, end: GuestAddr(segment.address() + bias + size).page_up() },
+            prot: Prot { read: flags & 4 != 0, write: flags & 2 != 0, exec: flags & 1 != 0 },
+            file: Some(MappedFile { file: FileId(0), offset: offset & !0xfff }),
+            name: "/home/user/prog".to_owned(),
+            from: Moment(5),
+            until: Moment(u64::MAX),
+        }
+    });
+    segments.collect()
+}
+
+impl Program {
+    /// The run-time address of a symbol, from the symbol table as `object` reads it.
+    fn address(&self, name: &str) -> GuestAddr {
+        let file = object::File::parse(&*self.bytes).unwrap();
+        let symbol = file.symbols().find(|s| s.name() == Ok(name)).expect(name);
+        GuestAddr(symbol.address() + self.bias)
+    }
+
+    fn resolve(&self, text: &str) -> Result<(GuestAddr, u64), ResolveError> {
+        let expression: Expression = text.parse().unwrap();
+        self.symbols.resolve(SPACE, NOW, &expression).map(|r| (r.addr, r.size))
+    }
+
+    /// Some pc in the function called `name` whose frames satisfy `wanted`.
+    fn find_pc(&self, name: &str, wanted: impl Fn(&[symbols::Frame]) -> bool) -> Option<GuestAddr> {
+        let range = self.symbols.function_range(SPACE, NOW, self.address(name))?;
+        let pcs = (range.start.0..range.end.0).map(GuestAddr);
+        pcs.into_iter().find(|&pc| wanted(&self.symbols.frames(SPACE, NOW, pc)))
+    }
+}
+
+const C_PROGRAM: &str = r#"#include <string.h>
+static struct { long canvas[64]; void (*draw)(void); } ops;
+int counter = 3;
+static char *target; __thread int mine;
+static inline __attribute__((always_inline)) void store(int i, long v) {
+  ops.canvas[i] = v; /* the store */
+}
+__attribute__((noinline)) void blit(int i) { store(i, 7); counter++; }
+__attribute__((noinline)) void copy(const char *s, size_t n) {
+  memcpy(target, s, n); /* the tail call */
+}
+int main(int argc, char **argv) { static int calls; calls++; mine = 1; target = (char *)&ops; blit(argc); copy(argv[0], argc); return calls; }
+"#;
+
+#[test]
+fn c_functions_variables_lines_and_inlining() {
+    for options in [&["-O2", "-fno-builtin-memcpy"][..], &["-O2", "-fno-builtin-memcpy", "-no-pie"]] {
+        let Some(program) = build("gcc", "c", C_PROGRAM, options) else { return };
+        let blit = program.address("blit");
+        assert_eq!(program.symbols.name(SPACE, NOW, blit), "blit");
+        assert_eq!(program.symbols.name(SPACE, NOW, GuestAddr(blit.0 + 1)), "blit+0x1");
+        let main = program.symbols.line(SPACE, NOW, program.address("main")).unwrap();
+        assert!(main.ends_with("prog.c:12"), "{main}");
+        let store = program.find_pc("blit", |frames| frames.len() == 2 && frames[0].line == Some(6)).unwrap();
+        let frames = program.symbols.frames(SPACE, NOW, store);
+        assert_eq!(frames[0].function.as_deref(), Some("store"));
+        assert!(frames[0].inlined && !frames[1].inlined);
+        assert_eq!(frames[1].function.as_deref(), Some("blit"));
+        assert_eq!(frames[1].line, Some(8));
+        let file = frames[0].file.clone().unwrap();
+        let text = program.symbols.source_line(&file, 6).unwrap();
+        assert_eq!(text, "  ops.canvas[i] = v; /* the store */");
+        let module = frames[1].module.clone().unwrap();
+        assert_eq!(module.path, Path::new("/home/user/prog"));
+        assert_eq!(module.offset, store.0 - program.bias);
+
+        assert_eq!(program.resolve("ops").unwrap(), (program.address("ops"), 520));
+        assert_eq!(program.resolve("ops+0x200").unwrap().0, program.address("ops").wrapping_add(0x200));
+        assert_eq!(program.resolve("counter").unwrap(), (program.address("counter"), 4));
+        assert_eq!(program.resolve("main").unwrap().0, program.address("main"));
+        let calls = program.resolve("calls").unwrap();
+        assert_eq!(calls.1, 4, "a static variable of a function is found without its number");
+        let draw = program.address("ops").wrapping_add(0x200);
+        assert_eq!(program.symbols.variable(SPACE, NOW, draw).as_deref(), Some("ops+0x200"));
+        let error = program.resolve("mine").unwrap_err();
+        assert!(matches!(error, ResolveError::ThreadLocal { .. }));
+        let error = program.resolve("count").unwrap_err().to_string();
+        assert!(error.contains("no symbol `count`") && error.contains("counter"), "{error}");
+        let initial = program.symbols.file_bytes(SPACE, NOW, program.address("counter"), 4);
+        assert_eq!(initial, Some(vec![3, 0, 0, 0]));
+        drop(program.folder);
+    }
+}
+
+#[test]
+fn linkage_stubs_have_the_names_of_what_they_call() {
+    let Some(program) = build("gcc", "c", C_PROGRAM, &["-O2", "-fno-builtin-memcpy"]) else { return };
+    let file = object::File::parse(&*program.bytes).unwrap();
+    let mut found = false;
+    for section in object::Object::sections(&file) {
+        let name = object::ObjectSection::name(&section).unwrap();
+        if name.starts_with(".plt") {
+            let start = object::ObjectSection::address(&section);
+            let end = start + object::ObjectSection::size(&section);
+            for at in (start..end).step_by(8) {
+                let target = program.symbols.stub_target(SPACE, NOW, GuestAddr(at + program.bias));
+                found |= target.as_deref() == Some("memcpy");
+            }
+        }
+    }
+    assert!(found, "a stub of memcpy");
+}
+
+#[test]
+fn cxx_names_are_demangled_and_found() {
+    const SOURCE: &str = "#include <vector>\n\
+        namespace shop { struct Item { long id; }; struct Shop { static long total; void put(long id); }; }\n\
+        long shop::Shop::total;\n\
+        __attribute__((noinline)) void shop::Shop::put(long id) { total += id; }\n\
+        int main() { shop::Shop s; s.put(3); return 0; }\n";
+    let Some(program) = build("g++", "cc", SOURCE, &["-O0"]) else { return };
+    let put = program.address("_ZN4shop4Shop3putEl");
+    assert_eq!(program.symbols.name(SPACE, NOW, put), "shop::Shop::put(long)");
+    assert_eq!(program.resolve("shop::Shop::put").unwrap().0, put);
+    assert_eq!(program.resolve("shop::Shop::total").unwrap(), (program.address("_ZN4shop4Shop5totalE"), 8));
+}
+
+#[test]
+fn debug_information_in_a_file_of_its_own_is_found_by_link() {
+    let Some(program) = build("gcc", "c", C_PROGRAM, &["-O2", "-fno-builtin-memcpy"]) else { return };
+    let folder = program.folder.path();
+    let run = |args: &[&str]| {
+        let status = Command::new("objcopy").args(args).current_dir(folder).status().expect("binutils");
+        assert!(status.success());
+    };
+    let blit = program.address("blit");
+    run(&["--only-keep-debug", "prog", "prog.debug"]);
+    run(&["--strip-all", "--remove-section=.note.gnu.build-id", "prog", "stripped"]);
+    run(&["--add-gnu-debuglink=prog.debug", "stripped"]);
+    let kept = KeptFile { stored: folder.join("stripped"), original: folder.join("stripped") };
+    let linked = Symbols::new(vec![kept], Layout::new(mappings(&program.bytes, program.bias)));
+    assert_eq!(linked.name(SPACE, NOW, blit), "blit");
+    assert_eq!(linked.frames(SPACE, NOW, blit).last().unwrap().line, Some(8));
+
+    run(&["--strip-all", "--remove-section=.gnu_debuglink", "stripped"]);
+    let kept = KeptFile { stored: folder.join("stripped"), original: "/bin/stripped".into() };
+    let bare = Symbols::new(vec![kept], Layout::new(mappings(&program.bytes, program.bias)));
+    let offset = blit.0 - program.bias;
+    assert_eq!(bare.name(SPACE, NOW, blit), format!("stripped+{offset:#x}"));
+    assert_eq!(bare.line(SPACE, NOW, blit), None);
+}
+
+#[test]
+fn memory_without_a_file_has_no_names() {
+    let symbols = Symbols::new(Vec::new(), Layout::default());
+    assert_eq!(symbols.name(SPACE, NOW, GuestAddr(0x1234)), "0x1234");
+    assert_eq!(symbols.frames(SPACE, NOW, GuestAddr(0x1234)).len(), 1);
+    assert_eq!(symbols.line(SPACE, NOW, GuestAddr(0x1234)), None);
+}
