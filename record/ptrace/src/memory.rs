@@ -1,5 +1,5 @@
 //! Memory of another process.
-#![expect(unsafe_code, reason = "process_vm_readv(2) is called here")]
+#![expect(unsafe_code, reason = "process_vm_readv(2) and process_vm_writev(2) are called here")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,6 +33,39 @@ impl Memory {
                 Ok(n) if n > 0 => done += n,
                 _ => return Err(Unmapped { addr: at }),
             }
+        }
+        Ok(())
+    }
+
+    /// Writes consecutive runs of `bytes` at many places, in order, by few calls: `pieces` are addresses and lengths that add up
+    /// to `bytes.len()`. Protections count. Fails naming a piece that could not be written.
+    pub fn write_pieces(&self, bytes: &[u8], pieces: &[(u64, usize)]) -> Result<(), Unmapped> {
+        const MOST: usize = 1024; // IOV_MAX
+        let mut from = 0;
+        let mut remote = Vec::with_capacity(pieces.len().min(MOST));
+        for group in pieces.chunks(MOST) {
+            let len: usize = group.iter().map(|&(_, len)| len).sum();
+            let run = &bytes[from..from + len];
+            remote.clear();
+            remote.extend(
+                group.iter().map(|&(addr, iov_len)| libc::iovec { iov_base: addr as *mut _, iov_len }),
+            );
+            let local = libc::iovec { iov_base: run.as_ptr().cast_mut().cast(), iov_len: len };
+            // SAFETY: `local` describes `run`, which is only read; `remote` holds addresses in another process.
+            let n = unsafe {
+                libc::process_vm_writev(self.tid.0, &local, 1, remote.as_ptr(), remote.len() as u64, 0)
+            };
+            if usize::try_from(n) != Ok(len) {
+                let mut left = usize::try_from(n).unwrap_or(0);
+                let failed = group.iter().find(|&&(_, len)| {
+                    left.checked_sub(len).is_none_or(|rest| {
+                        left = rest;
+                        false
+                    })
+                });
+                return Err(Unmapped { addr: GuestAddr(failed.map_or(0, |&(addr, _)| addr)) });
+            }
+            from += len;
         }
         Ok(())
     }
