@@ -11,6 +11,7 @@
 //! - `writer`, `reader`: the directory, written and read
 //! - `files`: kept files and the store that traces share
 //! - `dir`: where traces live
+//! - `landmarks`: the end, the exit and the fatal signal as moments
 //! - `ticks`: the learned instruction counts, and moments from them
 //! - `check`: every violated invariant of a trace
 
@@ -21,6 +22,7 @@ mod event;
 mod files;
 mod frame;
 mod header;
+mod landmarks;
 mod reader;
 mod ticks;
 mod validate;
@@ -35,6 +37,7 @@ pub use event::{
 pub use files::{KeepError, KeptFile};
 pub use frame::FrameError;
 pub use header::{CpuidLeaf, Header, InheritedFd, Machine, Summary, Version};
+pub use landmarks::{landmarks, resolve_when};
 pub use reader::{Events, OpenError, ReadError, Trace};
 pub use ticks::{Moments, TicksError, write_ticks};
 pub use validate::{Problem, Violation};
