@@ -105,7 +105,7 @@ struct Wire {
 }
 
 /// The last registers of each task in the current frame.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Context {
     last: HashMap<TaskId, Registers>,
 }

@@ -359,6 +359,7 @@ impl Inner {
 }
 
 /// Iterates over events. After an error it ends.
+#[derive(Clone)]
 pub struct Events {
     trace: Trace,
     sequence: Option<Sequence>,

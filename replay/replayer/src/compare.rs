@@ -1,0 +1,57 @@
+//! Registers against registers. Pure.
+
+use guest::{RegisterName, Registers};
+use trace::Stop;
+
+use crate::error::RegisterDifference;
+
+/// Flags that the hardware and tracers set for themselves: TF and RF.
+const NOT_THE_GUESTS: u64 = 1 << 8 | 1 << 16;
+/// The arithmetic flags: CF, PF, AF, ZF, SF, OF.
+const ARITHMETIC: u64 = 0x8d5;
+
+/// The registers that differ, among those that can be compared at `stop`. `exact_flags`: whether arithmetic flags at a
+/// fault are the guest's (they may be wrong where they are dead).
+pub(crate) fn differences(
+    expected: &Registers,
+    actual: &Registers,
+    stop: Stop,
+    exact_flags: bool,
+) -> Vec<RegisterDifference> {
+    let (want, have) = (normal(expected, stop, exact_flags), normal(actual, stop, exact_flags));
+    if want == have {
+        return Vec::new();
+    }
+    let pairs = want.to_words().into_iter().zip(have.to_words()).enumerate();
+    pairs
+        .filter(|(_, (want, have))| want != have)
+        .map(|(i, (expected, actual))| RegisterDifference { register: RegisterName(i), expected, actual })
+        .collect()
+}
+
+/// The registers without what cannot be compared.
+fn normal(regs: &Registers, stop: Stop, exact_flags: bool) -> Registers {
+    let mut out = Registers { orig_rax: 0, eflags: regs.eflags & !NOT_THE_GUESTS, ..*regs };
+    match stop {
+        Stop::Syscall => (out.rcx, out.r11) = (0, 0),
+        Stop::Fault if !exact_flags => out.eflags &= !ARITHMETIC,
+        _ => {}
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_compared_is() {
+        let a = Registers { rcx: 1, r11: 2, orig_rax: 3, eflags: 0x246, rax: 9, ..Registers::default() };
+        let b = Registers { eflags: 0x10346, rax: 9, ..Registers::default() };
+        assert!(differences(&a, &b, Stop::Syscall, true).is_empty());
+        assert_eq!(differences(&a, &b, Stop::None, true).len(), 2);
+        let c = Registers { eflags: 0x202, rax: 8, ..b };
+        assert_eq!(differences(&b, &c, Stop::Fault, false).len(), 1);
+        assert_eq!(differences(&b, &c, Stop::Fault, true).len(), 2);
+    }
+}
