@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use guest::{GuestMemory, Registers};
+use guest::Registers;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
 use trace::{Event, Fact, Stop, Trace};
 
@@ -175,14 +175,9 @@ fn answer_cpuid(
     stub.tracee().set_registers(&after).map_err(io::Error::other)
 }
 
-/// A hash of every writable mapping's contents, for comparing two processes.
-pub fn hash_writable(memory: &dyn GuestMemory, ranges: &[guest::GuestRange]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for range in ranges {
-        let Ok(bytes) = memory.read_vec(range.start, range.len() as usize) else { continue };
-        for byte in bytes {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    hash
+/// A hash of some bytes (FNV-1a).
+pub fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

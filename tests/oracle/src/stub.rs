@@ -72,6 +72,11 @@ impl Stub {
         Ok(stub)
     }
 
+    /// Its process id.
+    pub fn tid(&self) -> HostTid {
+        self.tid
+    }
+
     /// Its memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
