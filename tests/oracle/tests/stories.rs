@@ -1,0 +1,141 @@
+//! Oracle: buggy programs whose culprit lines are known; `why` must name them.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use backstory_oracle::command::{backstory, record};
+use backstory_oracle::programs;
+
+struct Story {
+    source: PathBuf,
+    trace: PathBuf,
+    output: String,
+    _scratch: tempfile::TempDir,
+}
+
+fn folder() -> PathBuf {
+    programs::folder().with_file_name("stories")
+}
+
+fn recorded(name: &str) -> Story {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = folder().join(name);
+    let program = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    let output = String::from_utf8(record(&trace, &[program]).stdout).unwrap();
+    let indexed = backstory(["index"]).arg(&trace).output().unwrap();
+    assert!(indexed.status.success(), "{name}: {}", String::from_utf8_lossy(&indexed.stderr));
+    Story { source, trace, output, _scratch: scratch }
+}
+
+impl Story {
+    /// The number after `word` in the program's output.
+    fn printed(&self, word: &str) -> String {
+        let mut words = self.output.split_whitespace();
+        words.find(|w| *w == word).unwrap_or_else(|| panic!("{word} in {:?}", self.output));
+        words.next().unwrap().to_owned()
+    }
+
+    /// `file:line` of the source line that carries a mark.
+    fn line(&self, mark: &str) -> String {
+        let text = fs::read_to_string(&self.source).unwrap();
+        let at = text.lines().position(|line| line.contains(&format!("// {mark}"))).unwrap();
+        format!("{}:{}", self.source.file_name().unwrap().to_string_lossy(), at + 1)
+    }
+
+    /// Asks `why` and returns its JSON.
+    fn why(&self, args: &[&str]) -> serde_json::Value {
+        let output = backstory(["why", "--json", "-t"]).arg(&self.trace).args(args).output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("why {args:?}: {e}: {words}"))
+    }
+
+    fn text(&self, args: &[&str]) -> String {
+        let output = backstory(["why", "-t"]).arg(&self.trace).args(args).output().unwrap();
+        assert!(output.status.success(), "why {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn query(&self, sql: &str) -> String {
+        let output = backstory(["query", "--csv", "-t"]).arg(&self.trace).arg(sql).output().unwrap();
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[track_caller]
+fn names(text: &str, wanted: &[&str]) {
+    for word in wanted {
+        assert!(text.contains(word), "{word} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn reused_block() {
+    let story = recorded("reused_block.c");
+    let addr = story.printed("ADDR");
+    names(&story.text(&[&addr, "--size", "8"]), &["tally", &story.line("CULPRIT"), "777", "main"]);
+    let rows = story.query(&format!("SELECT sym(pc) FROM writes WHERE addr = {addr} ORDER BY moment"));
+    names(&rows, &["accept_one", "tally"]);
+}
+
+#[test]
+fn long_label() {
+    let story = recorded("long_label.c");
+    names(
+        &story.text(&[&story.printed("ADDR"), "--size", "4"]),
+        &["set_label", &story.line("CULPRIT"), "main"],
+    );
+}
+
+#[test]
+fn moved_vector() {
+    let story = recorded("moved_vector.cc");
+    let final_writer = story.text(&[&story.printed("ADDR"), "--size", "8"]);
+    names(&final_writer, &["push_back", &story.line("GROWTH")]);
+    assert!(!final_writer.contains("Table::update"), "{final_writer}");
+    names(
+        &story.text(&[&story.printed("OLD"), "--size", "8"]),
+        &["Table::update", &story.line("CULPRIT"), "99"],
+    );
+}
+
+#[test]
+fn bad_byte_hop_by_hop() {
+    let story = recorded("bad_byte.c");
+    let done = story.text(&[&story.printed("ADDR"), "--size", "8"]);
+    names(&done, &["mark", &story.line("CULPRIT"), "0x4242424242424242"]);
+    names(&story.text(&["board+256", "--size", "8"]), &["mark", &story.line("CULPRIT")]);
+    let at = |json: &serde_json::Value| format!("@{}", json["moment"].as_u64().unwrap());
+    let first = story.why(&[&story.printed("ADDR"), "--size", "8"]);
+    let column = [story.printed("COLUMN"), at(&first)];
+    names(&story.text(&[&column[0], "--size", "4", "--at", &column[1]]), &["consume", &story.line("PARSE")]);
+    let second = story.why(&[&column[0], "--size", "4", "--at", &column[1]]);
+    let input = story.text(&[&story.printed("INPUT"), "--size", "1", "--at", &at(&second)]);
+    names(&input, &["read", "/tmp/story", &story.line("READ")]);
+}
+
+#[test]
+fn never_written() {
+    let story = recorded("reused_block.c");
+    // The last page of the program's stack mapping was never touched by anyone.
+    let stack = story.query("SELECT start FROM mappings WHERE name = '[stack]' LIMIT 1");
+    let start = stack.lines().nth(1).unwrap().trim_matches('"').to_owned();
+    names(&story.text(&[&start, "--size", "8"]), &["never written"]);
+    let unmapped = backstory(["why", "-t"]).arg(&story.trace).arg("0x10").output().unwrap();
+    assert!(!unmapped.status.success());
+    names(&String::from_utf8_lossy(&unmapped.stderr), &["not mapped"]);
+}
+
+#[test]
+fn every_story_is_told() {
+    let mut files: Vec<String> = fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path: &PathBuf| Path::new(path).extension().is_some())
+        .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
+        .collect();
+    files.sort();
+    assert_eq!(files, ["bad_byte.c", "long_label.c", "moved_vector.cc", "reused_block.c"]);
+}
