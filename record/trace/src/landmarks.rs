@@ -2,7 +2,7 @@
 
 use guest::{Landmarks, Moment, TaskId, When};
 
-use crate::event::{Fact, SignalAction};
+use crate::event::{Fact, Status};
 use crate::reader::{ReadError, Trace};
 use crate::ticks::Moments;
 
@@ -25,12 +25,12 @@ pub fn landmarks(trace: &Trace, moments: &Moments) -> Result<Landmarks, ReadErro
     let mut marks = Landmarks { end: moments.total(), exit: None, signal: None };
     for item in trace.events() {
         let (id, event) = item?;
-        match &event.fact {
-            Fact::Exit(_) if event.task == TaskId(0) => marks.exit = Some(moments.end(id)),
-            Fact::Signal(info) if info.action == SignalAction::Fatal => {
-                marks.signal.get_or_insert(moments.end(id));
-            }
-            _ => {}
+        let Fact::Exit(status) = event.fact else { continue };
+        if event.task == TaskId(0) {
+            marks.exit = Some(moments.end(id));
+        }
+        if matches!(status, Status::Killed(_)) {
+            marks.signal.get_or_insert(moments.end(id));
         }
     }
     Ok(marks)

@@ -6,7 +6,7 @@ use replayer::{
     Bias, Moments, Observer, Options, Position, Replay, ReplayError, Silent, Stopped, Stops, TaskView, Until,
     learn,
 };
-use trace::{Fact, Status, Trace};
+use trace::{Trace, landmarks};
 
 use crate::checkpoints::Checkpoints;
 use crate::error::TimelineError;
@@ -57,7 +57,7 @@ impl Timeline {
     /// As [`Timeline::open`], with options for the replay.
     pub fn open_with(trace: &Trace, options: &Options) -> Result<Self, TimelineError> {
         let moments = learn(trace, options)?;
-        let marks = landmarks(trace, &moments)?;
+        let marks = landmarks(trace, &moments).map_err(ReplayError::from)?;
         let mut replay = Replay::open(trace, options)?;
         replay.run(Until::Moment(Moment(0), Bias::NextInstruction), &mut Silent)?;
         let mut checkpoints = Checkpoints::default();
@@ -193,17 +193,20 @@ impl Timeline {
         })
     }
 
+    /// Runs on to a stop, or to a position.
+    pub fn cont_to(&mut self, stops: &Stops, goal: Position) -> Result<StopReason, TimelineError> {
+        self.replay.set_stops(stops)?;
+        let stopped = self.run(Until::Position(goal))?;
+        self.replay.set_stops(&Stops::default())?;
+        Ok(reason(stopped))
+    }
+
     /// Runs on to a stop, or until instruction `goal` is next.
     pub fn cont_until(&mut self, stops: &Stops, goal: Moment) -> Result<StopReason, TimelineError> {
         self.replay.set_stops(stops)?;
         let stopped = self.run(Until::Moment(goal, Bias::NextInstruction))?;
         self.replay.set_stops(&Stops::default())?;
-        Ok(match stopped {
-            Stopped::End => StopReason::End,
-            Stopped::Reached => StopReason::Step,
-            Stopped::Breakpoint { task, .. } => StopReason::Breakpoint { task },
-            Stopped::Watchpoint { task, addr, .. } => StopReason::Watchpoint { task, addr },
-        })
+        Ok(reason(stopped))
     }
 
     /// Makes checkpoints on the way to a moment, each half as far from it as the one before.
@@ -249,18 +252,11 @@ impl Timeline {
     }
 }
 
-/// Finds the end, the command's exit and the first fatal signal.
-fn landmarks(trace: &Trace, moments: &Moments) -> Result<Landmarks, TimelineError> {
-    let mut marks = Landmarks { end: moments.total(), exit: None, signal: None };
-    for item in trace.events() {
-        let (id, event) = item.map_err(ReplayError::from)?;
-        let Fact::Exit(status) = event.fact else { continue };
-        if event.task == TaskId(0) {
-            marks.exit = Some(moments.end(id));
-        }
-        if matches!(status, Status::Killed(_)) && marks.signal.is_none() {
-            marks.signal = Some(moments.end(id));
-        }
+fn reason(stopped: Stopped) -> StopReason {
+    match stopped {
+        Stopped::End => StopReason::End,
+        Stopped::Reached => StopReason::Step,
+        Stopped::Breakpoint { task, .. } => StopReason::Breakpoint { task },
+        Stopped::Watchpoint { task, addr, .. } => StopReason::Watchpoint { task, addr },
     }
-    Ok(marks)
 }
