@@ -222,15 +222,22 @@ pub struct Path {
 /// How a path through a block ends. The instruction meant is the path's last, except for `Stop`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Terminator {
-    /// It runs on into `to`: the block was cut, or a conditional branch was not taken.
+    /// It runs on into `to`: the block was cut.
     Fall {
         /// The next instruction.
         to: GuestAddr,
     },
-    /// A direct jump, or a conditional branch that was taken.
+    /// A direct jump.
     Jump {
         /// Where to.
         to: GuestAddr,
+    },
+    /// A conditional branch; the next block says which way it went.
+    Conditional {
+        /// Where to when taken.
+        taken: GuestAddr,
+        /// Where to when not.
+        fall: GuestAddr,
     },
     /// An indirect jump; the next block says where to.
     JumpIndirect,

@@ -1,8 +1,21 @@
-//! From a plan to code.
+//! From a plan to code: the frame of a block, and its instructions one by one.
 
-use crate::block::Translated;
+use std::mem::offset_of;
+
+use guest::GuestAddr;
+
+use crate::block::{
+    Address, BlockId, Exit, ExitKind, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
+};
+use crate::class::Kind;
+use crate::emit::{Asm, Mem, RAX, RCX};
+use crate::flags;
+use crate::layout::{CacheAddr, EnginePage, Layout};
+use crate::observe::Observer;
+use crate::plan::{End, Plan, Step, plan};
 use crate::refusal::Refusal;
 use crate::request::Request;
+use crate::runtime;
 
 /// Translates the block at `request.pc`.
 ///
@@ -10,5 +23,363 @@ use crate::request::Request;
 ///
 /// See [`Refusal`].
 pub fn translate(request: &Request<'_>) -> Result<Translated, Refusal> {
-    Err(Refusal::Unsupported { pc: request.pc, name: "everything".into() })
+    check(request)?;
+    let plan = plan(request)?;
+    let mut gen_ = Generator::new(request, &plan);
+    gen_.lookup_entry();
+    let entry = gen_.hot.here();
+    if request.self_check {
+        gen_.check_sources(&plan);
+    }
+    gen_.count(&plan);
+    for (position, step) in plan.steps.iter().enumerate() {
+        gen_.step(&plan, position, step);
+    }
+    let end = gen_.finish(&plan);
+    gen_.into_block(&plan, entry, end)
+}
+
+fn check(request: &Request<'_>) -> Result<(), Refusal> {
+    let bad = |what| Err(Refusal::BadRequest { what });
+    if request.id.0 >= BlockId::LIMIT {
+        return bad("block id of more than 28 bits");
+    }
+    if !crate::plan::reaches(request.hot.0, request.cold.0) {
+        return bad("cold code out of reach of hot code");
+    }
+    if !crate::plan::reaches(request.hot.0, u64::from(request.layout.runtime)) && request.layout.runtime != 0
+    {
+        return bad("common stubs out of reach of hot code");
+    }
+    if request.pc.0 >> 47 != 0 {
+        return Err(Refusal::Unreadable { pc: request.pc, addr: request.pc });
+    }
+    Ok(())
+}
+
+/// A field of the engine page as an operand.
+pub(crate) fn field(layout: &Layout, offset: usize) -> Mem {
+    Mem::abs(layout.page + offset as u32)
+}
+
+/// The state of generating one block.
+pub(crate) struct Generator<'a> {
+    pub request: &'a Request<'a>,
+    pub hot: Asm,
+    pub cold: Asm,
+    exits: Vec<Exit>,
+    links: Vec<Link>,
+    pub return_sites: Vec<GuestAddr>,
+    marks: Vec<Mark>,
+    chain: Option<Link>,
+    /// Instructions subtracted at entry.
+    pub counted: u32,
+    /// Instructions of the block that have retired where code is now emitted.
+    pub retired: u32,
+    /// Guest registers now in the engine page.
+    pub spilled: Spilled,
+    /// Arithmetic flags that are the guest's where code is now emitted.
+    pub true_flags: u32,
+    /// Arithmetic flags that the block's instructions so far have defined.
+    defined_flags: u32,
+    pub observer: Option<Observer>,
+    pub slots: Vec<Slot>,
+}
+
+impl<'a> Generator<'a> {
+    fn new(request: &'a Request<'a>, plan: &Plan) -> Self {
+        Self {
+            request,
+            hot: Asm::new(request.hot),
+            cold: Asm::new(request.cold),
+            exits: Vec::new(),
+            links: Vec::new(),
+            return_sites: Vec::new(),
+            marks: Vec::new(),
+            chain: None,
+            counted: plan.steps.len() as u32,
+            retired: 0,
+            spilled: Spilled::default(),
+            true_flags: flags::ARITHMETIC,
+            defined_flags: 0,
+            observer: request.mode.logs().then(|| Observer::new(plan)),
+            slots: Vec::new(),
+        }
+    }
+
+    /// The counter, a spill slot, and so on, as operands.
+    pub(crate) fn page(&self, offset: usize) -> Mem {
+        field(self.request.layout, offset)
+    }
+
+    pub(crate) fn spill_slot(&self, register: u8) -> Mem {
+        self.page(offset_of!(EnginePage, spill) + 8 * register as usize)
+    }
+
+    pub(crate) fn spill(&mut self, register: u8) {
+        let slot = self.spill_slot(register);
+        self.hot.store(slot, register);
+        self.spilled.0 |= 1 << register;
+    }
+
+    pub(crate) fn unspill(&mut self, register: u8) {
+        let slot = self.spill_slot(register);
+        self.hot.load(register, slot);
+        self.spilled.0 &= !(1 << register);
+    }
+
+    /// Records what holds from here on, at guest address `pc`.
+    pub(crate) fn mark(&mut self, pc: GuestAddr) {
+        let mark = Mark {
+            offset: self.hot.offset(),
+            pc,
+            retired: self.retired,
+            unretired: self.counted - self.retired,
+            spilled: self.spilled,
+            flags_exact: self.true_flags == flags::ARITHMETIC,
+        };
+        match self.marks.last_mut() {
+            Some(last) if last.offset == mark.offset => *last = mark,
+            _ => self.marks.push(mark),
+        }
+    }
+
+    /// The part by which indirect branches enter: is the target this block? Leaves rcx as the guest has it when it is.
+    fn lookup_entry(&mut self) {
+        let target = offset_of!(EnginePage, indirect_target);
+        let (middle, top) = (self.page(target + 2), self.page(target + 6));
+        let miss = runtime::miss(self.request.layout);
+        // The slot's index vouches for the low 16 bits.
+        self.hot.load32(RCX, middle);
+        self.hot.raw(&[0x8D, 0x89]); // lea ecx, [rcx - the middle 32 bits]
+        self.hot.u32(((self.request.pc.0 >> 16) as u32).wrapping_neg());
+        self.hot.raw(&[0xE3, 5]); // jrcxz over the jump
+        let no = self.hot.offset();
+        let site = self.hot.jump(miss);
+        self.hot.load16(RCX, top);
+        self.hot.raw(&[0xE3, 2]); // jrcxz over the jump
+        let back = no as i64 - (i64::from(self.hot.offset()) + 2);
+        self.hot.raw(&[0xEB, back as u8]);
+        self.spilled = Spilled(1 << RCX);
+        self.unspill(RCX);
+        self.chain = Some(Link { site, unlinked: miss, target: self.request.pc });
+    }
+
+    /// Adds an exit and its stub; the stub's address.
+    pub(crate) fn exit(&mut self, kind: ExitKind, pc: GuestAddr) -> CacheAddr {
+        let at = self.cold.here();
+        self.exit_here(kind, pc);
+        at
+    }
+
+    /// Adds an exit whose stub begins where cold code is now emitted.
+    pub(crate) fn exit_here(&mut self, kind: ExitKind, pc: GuestAddr) {
+        let index = self.exits.len() as u8;
+        self.exits.push(Exit { pc, kind });
+        let (block, number) =
+            (self.page(offset_of!(EnginePage, exit_block)), self.page(offset_of!(EnginePage, exit_index)));
+        self.cold.store_imm32(block, self.request.id.0);
+        self.cold.store_imm8(number, index);
+        self.cold.jump(runtime::exit(self.request.layout));
+    }
+
+    /// Whether direct branches out of this block report the budget's end in place of being linked.
+    fn at_limit(&self) -> bool {
+        self.request.limit.is_some_and(|limit| limit.get() == self.retired)
+    }
+
+    /// A way on to `to`: the stub that a branch goes to, and how to note the branch's displacement site.
+    pub(crate) fn way_to(&mut self, to: GuestAddr) -> Way {
+        if self.at_limit() {
+            Way { stub: self.exit(ExitKind::Budget, to), target: None }
+        } else if self.request.breakpoints.contains(&to) {
+            Way { stub: self.exit(ExitKind::Breakpoint, to), target: None }
+        } else {
+            let link = self.links.len() as u16;
+            let stub = self.exit(ExitKind::Link { link }, to);
+            // Filled in by `note`.
+            self.links.push(Link { site: CacheAddr(0), unlinked: stub, target: to });
+            Way { stub, target: Some(link) }
+        }
+    }
+
+    /// Notes where the displacement of the branch along `way` lies.
+    pub(crate) fn note(&mut self, way: Way, site: CacheAddr) {
+        if let Some(link) = way.target {
+            self.links[link as usize].site = site;
+        }
+    }
+
+    /// `jmp` along a new way to `to`.
+    pub(crate) fn jump_to(&mut self, to: GuestAddr) {
+        let way = self.way_to(to);
+        let site = self.hot.jump(way.stub);
+        self.note(way, site);
+    }
+
+    fn step(&mut self, plan: &Plan, position: usize, step: &Step) {
+        self.mark(step.pc);
+        let last = position + 1 == plan.steps.len();
+        if last && plan.end == End::Branch {
+            self.branch(step);
+            return;
+        }
+        self.before_stores(step);
+        match step.kind {
+            Kind::Xabort => {}
+            Kind::Xtest => self.xtest(),
+            Kind::State(_) => {
+                let mem = Mem::of(&step.instr);
+                self.state_start(mem);
+                self.mark(step.pc);
+                self.copy(step);
+            }
+            Kind::Move | Kind::Fill if step.stores.iter().any(crate::stores::Store::is_bulk) => {
+                self.bulk_start();
+                self.copy(step);
+            }
+            Kind::WriteFsBase | Kind::WriteGsBase => {
+                self.copy(step);
+                self.note_base(step);
+            }
+            _ => self.copy(step),
+        }
+        self.retire(step);
+        self.after_stores(step);
+    }
+
+    /// The instruction just emitted has retired: what is known of the flags.
+    pub(crate) fn retire(&mut self, step: &Step) {
+        self.retired += 1;
+        let kills = flags::effect(&step.instr).kills;
+        self.true_flags |= kills;
+        let defined = self.defined_flags | kills;
+        if self.request.mode.exact() && defined == flags::ARITHMETIC && self.defined_flags != defined {
+            let flag = self.page(offset_of!(EnginePage, flags_defined));
+            self.hot.store_imm8(flag, 1);
+        }
+        self.defined_flags = defined;
+    }
+
+    /// The guest's bytes, relocated where they address relative to rip.
+    fn copy(&mut self, step: &Step) {
+        let at = self.hot.bytes.len();
+        let end = self.hot.here().0.wrapping_add(step.instr.len() as u64);
+        self.hot.raw(step.bytes());
+        if let Some(offset) = step.relative {
+            let distance = step.instr.ip_rel_memory_address().wrapping_sub(end) as i64;
+            let Ok(disp) = i32::try_from(distance) else {
+                self.hot.overflow = true;
+                return;
+            };
+            self.hot.bytes[at + offset..at + offset + 4].copy_from_slice(&disp.to_le_bytes());
+        }
+    }
+
+    /// `xtest` outside a transaction: ZF is set, all others clear.
+    fn xtest(&mut self) {
+        self.spill(RAX);
+        self.hot.raw(&[0x31, 0xC0]); // xor eax, eax: OF is clear
+        self.hot.raw(&[0xB4, 0x42]); // mov ah, ZF and the bit that is always set
+        self.hot.raw(&[0x9E]); // sahf
+        self.unspill(RAX);
+    }
+
+    /// Keeps the engine page's copy of a segment base current.
+    fn note_base(&mut self, step: &Step) {
+        let offset = match step.kind {
+            Kind::WriteFsBase => offset_of!(EnginePage, fs_base),
+            _ => offset_of!(EnginePage, gs_base),
+        };
+        let Some(register) = crate::emit::gpr(step.instr.op0_register()) else { return };
+        let base = self.page(offset);
+        if step.instr.op0_register().is_gpr64() {
+            self.hot.store(base, register);
+        } else {
+            self.hot.store_sized(base, register, 4);
+            let high = self.page(offset + 4);
+            self.hot.store_imm32(high, 0);
+        }
+    }
+
+    /// The block's end, unless it is a branch; the terminator of its path.
+    fn finish(&mut self, plan: &Plan) -> Terminator {
+        match plan.end {
+            End::Branch => plan.steps.last().map_or(Terminator::Stop { at: self.request.pc }, branch_end),
+            End::Fall(to) => {
+                self.end_record();
+                self.jump_to(to);
+                Terminator::Fall { to }
+            }
+            End::Bulk(to) => {
+                self.bulk(to);
+                self.jump_to(to);
+                Terminator::Fall { to }
+            }
+            End::Exit(kind, pc) => {
+                // The supervisor logs a state image when it has corrected it.
+                if !matches!(kind, ExitKind::X87Pointer { .. }) {
+                    self.end_record();
+                }
+                self.mark(pc);
+                let stub = self.exit(kind, pc);
+                self.hot.jump(stub);
+                match kind {
+                    ExitKind::Budget | ExitKind::X87Pointer { .. } => Terminator::Fall { to: pc },
+                    _ => Terminator::Stop { at: pc },
+                }
+            }
+        }
+    }
+
+    fn into_block(mut self, plan: &Plan, entry: CacheAddr, end: Terminator) -> Result<Translated, Refusal> {
+        let bad = |what| Err(Refusal::BadRequest { what });
+        if self.hot.overflow || self.cold.overflow {
+            return bad("a displacement out of reach");
+        }
+        let Some(chain) = self.chain.take() else { return bad("no chain") };
+        let log_bytes = self.observer.as_ref().map_or(0, Observer::log_bytes);
+        let path = Path { instructions: self.retired, slots: self.slots.len() as u32, log_bytes, end };
+        debug_assert!(self.slots.iter().all(|slot| match slot.address {
+            Address::Derived { slot, .. } => (slot as usize) < self.slots.len(),
+            _ => true,
+        }));
+        Ok(Translated {
+            id: self.request.id,
+            pc: self.request.pc,
+            code: self.hot.bytes,
+            cold: self.cold.bytes,
+            entry,
+            lookup: self.request.hot,
+            chain,
+            sources: plan.sources.clone(),
+            pcs: plan.steps.iter().map(|step| step.pc).collect(),
+            exits: self.exits,
+            links: self.links,
+            return_sites: self.return_sites,
+            marks: self.marks,
+            slots: self.slots,
+            paths: vec![path],
+        })
+    }
+}
+
+/// A way out of a block along a direct branch.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub stub: CacheAddr,
+    target: Option<u16>,
+}
+
+/// How a path that ends with this branch ends.
+fn branch_end(step: &Step) -> Terminator {
+    let returns_to = step.next();
+    match step.kind {
+        Kind::Call => Terminator::Call { to: step.target(), returns_to },
+        Kind::CallIndirect => Terminator::CallIndirect { returns_to },
+        Kind::Return => Terminator::Return,
+        Kind::JumpIndirect => Terminator::JumpIndirect,
+        Kind::Conditional | Kind::Loop => Terminator::Conditional { taken: step.target(), fall: step.next() },
+        _ => Terminator::Jump { to: step.target() },
+    }
 }

@@ -16,13 +16,20 @@
 //! - `refusal`: what cannot be translated, by name
 
 mod block;
+mod branch;
 mod class;
+mod count;
+mod emit;
+mod flags;
 mod generate;
 mod layout;
 pub mod log;
+mod observe;
+mod plan;
 mod refusal;
 mod request;
 mod runtime;
+mod stores;
 
 pub use block::{
     Address, BlockId, Condition, Contents, Exit, ExitKind, Link, Mark, Path, Signal, Slot, Special, Spilled,

@@ -1,0 +1,136 @@
+//! Branches at the end of a block. Direct ones are linked; indirect ones jump through the lookup table; calls push the guest's
+//! return address by one 8-byte store.
+
+use std::mem::offset_of;
+
+use iced_x86::OpKind;
+
+use crate::class::Kind;
+use crate::emit::{Mem, RAX, RCX, RSP, gpr};
+use crate::generate::Generator;
+use crate::layout::EnginePage;
+use crate::plan::Step;
+
+impl Generator<'_> {
+    /// The block's last step, a branch.
+    pub(crate) fn branch(&mut self, step: &Step) {
+        match step.kind {
+            Kind::Jump => {
+                self.retire(step);
+                self.end_record();
+                self.jump_to(step.target());
+            }
+            Kind::Xbegin => {
+                // An abort with status 0: nothing is known, and no retry is worth while.
+                self.hot.set(RAX, 0);
+                self.retire(step);
+                self.end_record();
+                self.jump_to(step.target());
+            }
+            Kind::Conditional => {
+                self.retire(step);
+                self.end_record();
+                let condition = step.instr.condition_code() as u8 - 1;
+                let taken = self.way_to(step.target());
+                let site = self.hot.jump_if(condition, taken.stub);
+                self.note(taken, site);
+                self.jump_to(step.next());
+            }
+            Kind::Loop => self.loop_branch(step),
+            Kind::Call => {
+                self.push_return(step);
+                self.end_record();
+                self.jump_to(step.target());
+            }
+            Kind::CallIndirect => {
+                self.load_target(step);
+                let target = self.page(offset_of!(EnginePage, indirect_target));
+                self.hot.store(target, RCX);
+                self.mark(step.pc);
+                self.push_return(step);
+                self.end_record();
+                self.dispatch();
+            }
+            Kind::JumpIndirect => {
+                self.load_target(step);
+                let target = self.page(offset_of!(EnginePage, indirect_target));
+                self.hot.store(target, RCX);
+                self.retire(step);
+                self.end_record();
+                self.dispatch();
+            }
+            _ => self.return_branch(step),
+        }
+    }
+
+    /// `loop`, `jrcxz` and the like: their own instruction over a jump, as their displacement has 8 bits.
+    fn loop_branch(&mut self, step: &Step) {
+        self.retire(step);
+        self.end_record();
+        let bytes = step.bytes();
+        let (opcode, prefixes) = (bytes[bytes.len() - 2], &bytes[..bytes.len() - 2]);
+        if prefixes.contains(&0x67) {
+            self.hot.raw(&[0x67]);
+        }
+        self.hot.raw(&[opcode, 5]);
+        self.jump_to(step.next());
+        self.jump_to(step.target());
+    }
+
+    /// Pushes the guest's return address. The call has retired then.
+    fn push_return(&mut self, step: &Step) {
+        let returns_to = step.next();
+        self.before_stores(step);
+        match i32::try_from(returns_to.0 as i64) {
+            Ok(value) => {
+                self.hot.raw(&[0x68]);
+                self.hot.raw(&value.to_le_bytes());
+            }
+            Err(_) => {
+                let constant = self.cold.constant(returns_to.0);
+                self.hot.mem(&[], false, false, &[0xFF], 6, Mem::rip(constant.0), 0);
+            }
+        }
+        self.retire(step);
+        self.after_stores(step);
+        self.return_sites.push(returns_to);
+    }
+
+    /// Brings the target of an indirect branch into rcx, the guest's rcx into the engine page.
+    fn load_target(&mut self, step: &Step) {
+        self.spill(RCX);
+        self.mark(step.pc);
+        match step.instr.op0_kind() {
+            OpKind::Register => {
+                if let Some(register) = gpr(step.instr.op0_register()).filter(|&r| r != RCX) {
+                    self.hot.copy(RCX, register);
+                }
+            }
+            _ => match Mem::of(&step.instr) {
+                Some(mem) => self.hot.load(RCX, mem),
+                None => self.hot.overflow = true,
+            },
+        }
+    }
+
+    fn return_branch(&mut self, step: &Step) {
+        self.spill(RCX);
+        self.mark(step.pc);
+        self.hot.raw(&[0x59]); // pop rcx
+        if step.instr.op_count() == 1 {
+            self.hot.lea(RSP, Mem::at(RSP, i32::from(step.instr.immediate16())));
+        }
+        let target = self.page(offset_of!(EnginePage, indirect_target));
+        self.hot.store(target, RCX);
+        self.retire(step);
+        self.end_record();
+        self.dispatch();
+    }
+
+    /// Jumps through the lookup table to the target in rcx; the guest's rcx is in the engine page.
+    fn dispatch(&mut self) {
+        self.hot.raw(&[0x0F, 0xB7, 0xC9]); // movzx ecx, cx
+        self.hot.raw(&[0xFF, 0x24, 0xCD]); // jmp [rcx * 8 + table]
+        self.hot.u32(self.request.layout.table);
+    }
+}

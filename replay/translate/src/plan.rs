@@ -1,0 +1,222 @@
+//! Which instructions a block has, and how it ends.
+
+use guest::{GuestAddr, GuestRange};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess};
+
+use crate::block::{ExitKind, Signal};
+use crate::class::{Kind, kind};
+use crate::refusal::Refusal;
+use crate::request::{Mode, Request};
+use crate::stores::{self, Store};
+
+/// Most instructions in a block.
+const MAX_STEPS: usize = 64;
+/// Scratch registers that a logging block needs: this many must be unused by all of its instructions.
+const MIN_FREE_REGISTERS: u32 = 3;
+
+/// One guest instruction of a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub instr: Instruction,
+    pub kind: Kind,
+    pub pc: GuestAddr,
+    bytes: [u8; 15],
+    /// Offset of the displacement in `bytes`, where it is relative to rip.
+    pub relative: Option<usize>,
+    /// General registers it may write (logging modes).
+    pub writes: u16,
+    /// What it stores (logging modes).
+    pub stores: Vec<Store>,
+}
+
+impl Step {
+    /// The guest's bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.instr.len().min(15)]
+    }
+
+    /// The address of the instruction that follows it in memory.
+    pub(crate) fn next(&self) -> GuestAddr {
+        GuestAddr(self.instr.next_ip())
+    }
+
+    /// The target of a direct branch.
+    pub(crate) fn target(&self) -> GuestAddr {
+        GuestAddr(self.instr.near_branch_target())
+    }
+}
+
+/// How a block ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// With its last step, a branch.
+    Branch,
+    /// It goes on at an address that is to be linked.
+    Fall(GuestAddr),
+    /// The supervisor is told, after the last step; the guest goes on at the address.
+    Exit(ExitKind, GuestAddr),
+    /// The last step is a string store whose contents must be logged; then as `Fall`.
+    Bulk(GuestAddr),
+}
+
+/// A block to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub steps: Vec<Step>,
+    pub end: End,
+    pub sources: Vec<GuestRange>,
+    /// General registers that some step reads or writes, by number (logging modes).
+    pub used: u16,
+}
+
+/// What was found at an address.
+enum Found {
+    Step(Box<Step>, u16),
+    /// The block must end before it, by an exit.
+    Stop(ExitKind, u64),
+    /// The block must end before it; alone, it is refused.
+    Refused(Refusal),
+}
+
+/// Decodes the block at `request.pc`.
+pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
+    let mut factory = InstructionInfoFactory::new();
+    let mut steps: Vec<Step> = Vec::with_capacity(16);
+    let mut used = 0u16;
+    let mut pc = request.pc;
+    let limit = request.limit.map_or(MAX_STEPS, |n| (n.get() as usize).min(MAX_STEPS));
+    let mut source_end = pc;
+    let end = loop {
+        if steps.len() == limit {
+            let all = request.limit.is_some_and(|n| n.get() as usize == limit);
+            break if all { End::Exit(ExitKind::Budget, pc) } else { End::Fall(pc) };
+        }
+        if !steps.is_empty() && request.breakpoints.contains(&pc) {
+            break End::Exit(ExitKind::Breakpoint, pc);
+        }
+        match look(request, pc, &mut factory) {
+            Found::Stop(kind, len) => {
+                source_end = pc.wrapping_add(len);
+                break End::Exit(kind, pc);
+            }
+            Found::Refused(refusal) if steps.is_empty() => return Err(refusal),
+            Found::Refused(_) => break End::Fall(pc),
+            Found::Step(step, uses) => {
+                if !steps.is_empty() && must_stand_alone(request.mode, &step, used | uses) {
+                    break End::Fall(pc);
+                }
+                used |= uses;
+                pc = step.next();
+                source_end = pc;
+                let end = end_after(request, &step, &mut factory);
+                steps.push(*step);
+                if let Some(end) = end {
+                    break end;
+                }
+            }
+        }
+    };
+    let sources = vec![GuestRange { start: request.pc, end: source_end }];
+    Ok(Plan { steps, end, sources, used })
+}
+
+/// Whether a step cannot follow others in a block of this mode.
+fn must_stand_alone(mode: Mode, step: &Step, used: u16) -> bool {
+    mode.logs() && (step.stores.iter().any(Store::is_bulk) || free(used).count_ones() < MIN_FREE_REGISTERS)
+}
+
+/// The registers outside `used` that may serve as scratch.
+pub(crate) fn free(used: u16) -> u16 {
+    const RSP: u16 = 1 << 4;
+    !(used | RSP)
+}
+
+/// How the block ends when `step` is its last.
+fn end_after(request: &Request<'_>, step: &Step, factory: &mut InstructionInfoFactory) -> Option<End> {
+    match step.kind {
+        Kind::Conditional
+        | Kind::Loop
+        | Kind::Jump
+        | Kind::JumpIndirect
+        | Kind::Call
+        | Kind::CallIndirect
+        | Kind::Return
+        | Kind::Xbegin => Some(End::Branch),
+        Kind::State(image) => {
+            let (offset, width) = stores::instruction_pointer(&step.instr, image);
+            Some(End::Exit(ExitKind::X87Pointer { offset, width }, step.next()))
+        }
+        _ if step.stores.iter().any(Store::is_bulk) => Some(End::Bulk(step.next())),
+        _ if request.self_check && writes_memory(&step.instr, factory) => Some(End::Fall(step.next())),
+        _ => None,
+    }
+}
+
+fn writes_memory(instr: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+    factory.info(instr).used_memory().iter().any(|memory| is_write(memory.access()))
+}
+
+/// Whether an access may write.
+pub(crate) fn is_write(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+/// Decodes one instruction.
+fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFactory) -> Found {
+    let bytes = request.code.bytes(pc);
+    let mut decoder = Decoder::with_ip(64, bytes, pc.0, DecoderOptions::NONE);
+    let instr = decoder.decode();
+    if instr.is_invalid() {
+        return match decoder.last_error() {
+            DecoderError::NoMoreBytes if bytes.len() < 15 => {
+                Found::Refused(Refusal::Unreadable { pc, addr: pc.wrapping_add(bytes.len() as u64) })
+            }
+            _ => Found::Stop(ExitKind::Raises(Signal::Illegal), bytes.len().min(15) as u64),
+        };
+    }
+    let kind = kind(instr.code());
+    let len = instr.len() as u64;
+    let unsupported = |name: String| Found::Refused(Refusal::Unsupported { pc, name });
+    match kind {
+        Kind::Refuse => return unsupported(name_of(&instr)),
+        Kind::Syscall => return Found::Stop(ExitKind::Syscall, len),
+        Kind::Special(special) => return Found::Stop(ExitKind::Special(special), len),
+        Kind::Raises(signal) => return Found::Stop(ExitKind::Raises(signal), len),
+        _ => {}
+    }
+    let mut step = Step { instr, kind, pc, bytes: [0; 15], relative: None, writes: 0, stores: Vec::new() };
+    step.bytes[..instr.len()].copy_from_slice(&bytes[..instr.len()]);
+    if instr.is_ip_rel_memory_operand() {
+        let target = instr.ip_rel_memory_address();
+        if instr.memory_base() != iced_x86::Register::RIP {
+            return unsupported(format!("{} with an eip-relative operand", name_of(&instr)));
+        }
+        if !reaches(request.hot.0, target) {
+            let cache = request.hot.0;
+            return Found::Refused(Refusal::OutOfReach { pc, target: GuestAddr(target), cache });
+        }
+        step.relative = Some(decoder.get_constant_offsets(&instr).displacement_offset());
+    }
+    let mut uses = 0;
+    if request.mode.logs() {
+        let info = factory.info(&instr);
+        uses = stores::used_registers(info);
+        step.writes = stores::written_registers(info);
+        match stores::stores(&instr, kind, info, request.xsave_size) {
+            Ok(stores) => step.stores = stores,
+            Err(what) => return unsupported(format!("{} ({what}, while logging)", name_of(&instr))),
+        }
+    }
+    Found::Step(Box::new(step), uses)
+}
+
+/// Whether a displacement from anywhere in a block at `cache` reaches `target`.
+pub(crate) fn reaches(cache: u64, target: u64) -> bool {
+    const MARGIN: i64 = 1 << 16;
+    let distance = target.wrapping_sub(cache) as i64;
+    distance.unsigned_abs() < (i64::from(i32::MAX) - MARGIN) as u64
+}
+
+fn name_of(instr: &Instruction) -> String {
+    format!("{:?}", instr.code()).to_lowercase()
+}
