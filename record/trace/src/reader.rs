@@ -119,8 +119,7 @@ impl Trace {
         let first = heads.first().ok_or_else(empty)?;
         let layout = Layout::read(&events, &heads, torn)?;
         let header = read_header(&events, first)?;
-        let (payload, payload_frames, payload_len) =
-            open_payload(&dir.join("payload"), layout.trailer.is_some())?;
+        let (payload, payload_frames, payload_len) = open_payload(&dir.join("payload"))?;
         let (summary, footprint) = match layout.trailer {
             Some(Trailer { summary, footprint }) => (Some(summary), Some(footprint)),
             None => (None, None),
@@ -303,18 +302,16 @@ fn read_header(events: &FrameReader, head: &Head) -> Result<Header, FrameError> 
 
 type Payload = (Option<FrameReader>, Vec<Head>, u64);
 
-fn open_payload(path: &Path, complete: bool) -> Result<Payload, FrameError> {
+fn open_payload(path: &Path) -> Result<Payload, FrameError> {
     let Some(reader) = FrameReader::open(path, Stream::Payload)? else { return Ok((None, Vec::new(), 0)) };
-    let (heads, torn) = reader.scan()?;
+    // A cut-off frame matters only to the events that refer to it.
+    let (heads, _torn) = reader.scan()?;
     let mut len = 0;
     for head in &heads {
         if head.kind != Kind::Payload || head.first != len || head.count == 0 {
             return Err(reader.corrupt(head.start(), "payload frames are out of order"));
         }
         len += u64::from(head.count);
-    }
-    if complete && torn != 0 {
-        return Err(reader.corrupt(heads.last().map_or(0, Head::end), "bytes follow the end"));
     }
     Ok((Some(reader), heads, len))
 }
