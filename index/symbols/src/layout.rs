@@ -97,6 +97,14 @@ impl Layout {
         alive.map(move |i| &mappings[i]).filter(move |m| m.range.contains(addr))
     }
 
+    /// A mapping of a file that covered `addr` in some space at some moment, for questions that name neither: an executable
+    /// one before others, then the first space.
+    pub fn anywhere(&self, addr: GuestAddr) -> Option<&Mapping> {
+        let spaces = (0..self.spaces.len() as u32).map(SpaceId);
+        let all = spaces.flat_map(|space| self.covering(space, addr));
+        all.filter(|m| m.file.is_some()).min_by_key(|m| (!m.prot.exec, m.space, m.from))
+    }
+
     /// The mappings of `space` that are there at `moment`, by address.
     pub fn in_space(&self, space: SpaceId, moment: Moment) -> impl Iterator<Item = &Mapping> {
         let mappings = self.spaces.get(space.index()).map_or(&[][..], |space| &space.mappings[..]);

@@ -1,7 +1,8 @@
 //! The questions: what is at this pc, where is this name, what does this line say.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use guest::{FileId, GuestAddr, GuestRange, Moment, SpaceId};
 
@@ -18,6 +19,7 @@ pub struct Symbols {
     images: Vec<OnceLock<Option<Image>>>,
     layout: Layout,
     sources: Sources,
+    functions: Mutex<HashMap<(FileId, u64), Box<str>>>,
 }
 
 /// A function activation at a pc: the inlined ones first, the one that has machine code of its own last.
@@ -101,7 +103,7 @@ impl Symbols {
     /// Over `files`, indexed by `FileId`, and the mappings of a recording.
     pub fn new(files: Vec<KeptFile>, layout: Layout) -> Self {
         let images = files.iter().map(|_| OnceLock::new()).collect();
-        Self { files, images, layout, sources: Sources::default() }
+        Self { files, images, layout, sources: Sources::default(), functions: Mutex::default() }
     }
 
     /// The mappings.
@@ -165,6 +167,23 @@ impl Symbols {
             Some(frame) => frame.label(pc),
             None => pc.to_string(),
         }
+    }
+
+    /// The function at `pc` without an offset: the one with machine code of its own, not one inlined into it; as
+    /// [`Symbols::name`] where it has no name. Quick for pcs that were asked about before.
+    pub fn function(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> String {
+        let Some(spot) = self.spot(space, moment, pc) else { return pc.to_string() };
+        let key = (spot.file, spot.link);
+        let known = self.functions.lock().ok().and_then(|known| known.get(&key).map(|name| name.to_string()));
+        known.unwrap_or_else(|| {
+            let frame = self.frames(space, moment, pc).pop();
+            let name =
+                frame.map_or_else(|| pc.to_string(), |f| f.function.clone().unwrap_or_else(|| f.label(pc)));
+            if let Ok(mut known) = self.functions.lock() {
+                known.insert(key, name.as_str().into());
+            }
+            name
+        })
     }
 
     /// `file:line` of the innermost frame at `pc`.

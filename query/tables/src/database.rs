@@ -10,8 +10,12 @@ use store::Store;
 use symbols::{KeptFile, Layout, MappedFile, Mapping, Symbols};
 use trace::Trace;
 
+use crate::calls::CallsTable;
 use crate::error::SqlError;
+use crate::executions::ExecutionsTable;
 use crate::render::{self, Format, RenderError};
+use crate::writes::WritesTable;
+use crate::{adapter, functions, views};
 
 /// A recording and its index, ready for questions. Read-only.
 pub struct Database {
@@ -60,6 +64,7 @@ impl Database {
         let layout = load_layout(&connection).map_err(sqlite)?;
         let symbols = Symbols::new(kept_files(&trace), layout);
         let recording = Arc::new(Recording { trace, store, symbols });
+        register(&connection, &recording).map_err(sqlite)?;
         Ok(Self { connection, recording })
     }
 
@@ -92,6 +97,14 @@ impl Database {
     pub fn check(&self, sql: &str) -> Result<(), SqlError> {
         self.connection.prepare(sql).map(drop).map_err(|e| SqlError::new(sql, 0, e))
     }
+}
+
+fn register(connection: &Connection, recording: &Arc<Recording>) -> Result<(), rusqlite::Error> {
+    adapter::register::<WritesTable>(connection, recording)?;
+    adapter::register::<CallsTable>(connection, recording)?;
+    adapter::register::<ExecutionsTable>(connection, recording)?;
+    functions::register(connection, recording)?;
+    connection.execute_batch(views::CREATE)
 }
 
 fn kept_files(trace: &Trace) -> Vec<KeptFile> {

@@ -7,14 +7,26 @@
 //! space) shows as a negative number. `hex(n)` shows it as an address.
 //!
 //! - `database`: opening a recording for queries
+//! - `writes`, `calls`, `executions`: one virtual table each
+//! - `adapter`: between SQLite's interface and lazy queries
+//! - `plan`: what is pushed down
+//! - `views`: the small tables as users see them
+//! - `functions`: `hex`, `sym`, `line`
 //! - `error`: what can go wrong with a query, SQLite's message and the place in the text
 //! - `render`: results as a table, JSON or CSV
 //! - `syscall`: a recorded syscall as people read it
 
+mod adapter;
+mod calls;
 mod database;
 mod error;
+mod executions;
+mod functions;
+mod plan;
 mod render;
 mod syscall;
+mod views;
+mod writes;
 
 pub use database::{Database, OpenError};
 pub use error::SqlError;

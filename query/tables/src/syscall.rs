@@ -16,9 +16,14 @@ pub fn describe_syscall(row: &SyscallRow) -> String {
 
 /// The signal and what was done about it.
 pub fn describe_signal(row: &SignalRow) -> String {
-    let mut text = format!("signal {} ({})", row.signo, row.action);
+    let mut text = format!("{} ({})", signal_name(row.signo), row.action);
     if let Some(addr) = row.addr {
         text.push_str(&format!(" at {addr}"));
     }
     text
+}
+
+/// `SIGSEGV`; a number where there is no name.
+pub(crate) fn signal_name(signo: i32) -> String {
+    format!("signal {signo}")
 }

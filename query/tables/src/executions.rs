@@ -1,0 +1,72 @@
+//! The table `executions`: every instruction that ran.
+
+use std::ffi::CStr;
+
+use guest::{SpaceId, TaskId};
+use rusqlite::types::Value;
+use store::{ExecutionQuery, ExecutionRow, QueryError};
+
+use crate::adapter::Source;
+use crate::database::Recording;
+use crate::plan::{Bounds, Column, Shape};
+
+/// One row per retired instruction.
+pub(crate) struct ExecutionsTable;
+
+const MOMENT: usize = 0;
+const TASK: usize = 1;
+const SPACE: usize = 2;
+const PC: usize = 3;
+const FUNCTION: usize = 4;
+const LINE: usize = 5;
+
+impl Source for ExecutionsTable {
+    const NAME: &'static CStr = c"executions";
+    const DECLARATION: &'static CStr =
+        c"CREATE TABLE executions(moment INTEGER, task INTEGER, space INTEGER, \
+        pc INTEGER, function TEXT HIDDEN, line TEXT HIDDEN)";
+    const SHAPE: Shape = Shape {
+        columns: &[
+            Column::pushed("moment", 9),
+            Column::pushed("task", 1),
+            Column::pushed("space", 1),
+            Column::pushed("pc", 4),
+            Column::plain("function"),
+            Column::plain("line"),
+        ],
+        time: MOMENT,
+    };
+    type Row = ExecutionRow;
+    type Rows = store::Executions;
+
+    fn scan(recording: &Recording, bounds: &Bounds) -> Result<store::Executions, QueryError> {
+        recording.store.executions(&ExecutionQuery {
+            space: bounds.id(SPACE).map(SpaceId),
+            pcs: bounds.addresses(PC),
+            moments: bounds.moments(MOMENT),
+            task: bounds.id(TASK).map(TaskId),
+            order: bounds.order,
+        })
+    }
+
+    fn column(
+        recording: &Recording,
+        _bounds: &Bounds,
+        row: &ExecutionRow,
+        column: usize,
+    ) -> Result<Value, QueryError> {
+        Ok(match column {
+            MOMENT => Value::Integer(row.moment.0 as i64),
+            TASK => Value::Integer(row.task.0.into()),
+            SPACE => Value::Integer(row.space.0.into()),
+            PC => Value::Integer(row.pc.0 as i64),
+            FUNCTION => Value::Text(recording.symbols.function(row.space, row.moment, row.pc)),
+            LINE => recording.symbols.line(row.space, row.moment, row.pc).map_or(Value::Null, Value::Text),
+            _ => Value::Null,
+        })
+    }
+
+    fn rowid(row: &ExecutionRow) -> i64 {
+        row.moment.0 as i64
+    }
+}

@@ -1,0 +1,210 @@
+//! What SQLite may push down: from constraints to a described plan (`addr=, moment<, order=moment desc`), and from the plan
+//! and its arguments to bounds. Knows no table.
+//!
+//! Bounds only narrow: SQLite checks every row again, so values of odd types (text, fractions, negative numbers) need no
+//! exactness here, and are left to it. An upper bound leaves out addresses with the top bit set, which are negative to
+//! SQLite: those are the kernel's, and no program writes or runs there.
+
+use guest::{GuestAddr, GuestRange, Moment};
+use rusqlite::types::ValueRef;
+use rusqlite::vtab::{IndexConstraintOp, IndexInfo};
+use store::Order;
+
+/// What a virtual table offers.
+pub(crate) struct Shape {
+    /// Its columns in order.
+    pub(crate) columns: &'static [Column],
+    /// The column in whose order rows can come.
+    pub(crate) time: usize,
+}
+
+/// A column, as far as planning goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Column {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// The share of all rows that an equality leaves, as a negative power of ten; `None` where nothing is pushed down.
+    pub(crate) selectivity: Option<i32>,
+}
+
+impl Column {
+    /// A column that can be pushed down.
+    pub(crate) const fn pushed(name: &'static str, selectivity: i32) -> Self {
+        Self { name, selectivity: Some(selectivity) }
+    }
+
+    /// A column that SQLite checks.
+    pub(crate) const fn plain(name: &'static str) -> Self {
+        Self { name, selectivity: None }
+    }
+}
+
+/// For each column the values that can match, inclusive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Bounds {
+    ranges: Vec<(u64, u64)>,
+    /// Nothing can match (a comparison with NULL).
+    pub(crate) empty: bool,
+    /// The order asked for.
+    pub(crate) order: Order,
+}
+
+const OPERATORS: [(&str, IndexConstraintOp); 6] = [
+    ("<=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_LE),
+    (">=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_GE),
+    ("<", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_LT),
+    (">", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_GT),
+    ("=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_EQ),
+    ("=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_IS),
+];
+
+/// Chooses what to push down and tells SQLite, costs included.
+pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
+    let mut steps = Vec::new();
+    let mut cost: f64 = 1e9;
+    let usable: Vec<(usize, usize, &str)> = info
+        .constraints()
+        .enumerate()
+        .filter(|(_, constraint)| constraint.is_usable())
+        .filter_map(|(index, constraint)| {
+            let column = usize::try_from(constraint.column()).ok()?;
+            let operator = OPERATORS.iter().find(|(_, op)| *op == constraint.operator())?.0;
+            Some((index, column, operator))
+        })
+        .collect();
+    for (index, column, operator) in usable {
+        let Some(Column { name, selectivity: Some(power) }) = shape.columns.get(column) else { continue };
+        steps.push(format!("{name}{operator}"));
+        info.constraint_usage(index).set_argv_index(steps.len() as i32);
+        cost *= if operator == "=" { 10f64.powi(-power) } else { 0.3 };
+    }
+    let mut orders = info.order_bys();
+    let order = orders.next().filter(|by| usize::try_from(by.column()) == Ok(shape.time));
+    if let (Some(by), None) = (order, orders.next()) {
+        let direction = if by.is_order_by_desc() { " desc" } else { "" };
+        steps.push(format!("order={}{direction}", shape.columns[shape.time].name));
+        info.set_order_by_consumed(true);
+    }
+    info.set_estimated_cost(cost.max(10.0));
+    info.set_estimated_rows(cost.max(1.0) as i64);
+    info.set_idx_str(&steps.join(", "));
+}
+
+impl Bounds {
+    /// Everything.
+    pub(crate) fn all(shape: &Shape) -> Self {
+        Self { ranges: vec![(0, u64::MAX); shape.columns.len()], empty: false, order: Order::Ascending }
+    }
+
+    /// From a plan that [`choose`] made and the values of its constraints.
+    pub(crate) fn from_plan<'a>(
+        shape: &Shape,
+        plan: &str,
+        values: impl IntoIterator<Item = ValueRef<'a>>,
+    ) -> Self {
+        let mut bounds = Self::all(shape);
+        let mut values = values.into_iter();
+        for step in plan.split(", ").filter(|step| !step.is_empty()) {
+            if let Some(order) = step.strip_prefix("order=") {
+                bounds.order = if order.ends_with(" desc") { Order::Descending } else { Order::Ascending };
+                continue;
+            }
+            let Some(value) = values.next() else { break };
+            let operator = OPERATORS.iter().find_map(|(text, _)| step.strip_suffix(text).map(|n| (n, *text)));
+            let Some((name, operator)) = operator else { continue };
+            if let Some(column) = shape.columns.iter().position(|c| c.name == name) {
+                bounds.narrow(column, operator, value);
+            }
+        }
+        bounds.empty |= bounds.ranges.iter().any(|(low, high)| low > high);
+        bounds
+    }
+
+    fn narrow(&mut self, column: usize, operator: &str, value: ValueRef<'_>) {
+        let range = &mut self.ranges[column];
+        let (low, high) = match value {
+            ValueRef::Null => return self.empty = true,
+            ValueRef::Integer(n) if operator == "=" => (n as u64, n as u64),
+            ValueRef::Integer(n) => match u64::try_from(n) {
+                Ok(n) => (n, n),
+                Err(_) => return,
+            },
+            ValueRef::Real(f) if (0.0..9.2e18).contains(&f) => (f.floor() as u64, f.ceil() as u64),
+            _ => return,
+        };
+        let exact = low == high;
+        match operator {
+            "=" => *range = (range.0.max(low), range.1.min(high)),
+            ">" if exact => range.0 = range.0.max(low.saturating_add(1)),
+            "<" if exact && high == 0 => self.empty = true,
+            "<" if exact => range.1 = range.1.min(high - 1),
+            ">" | ">=" => range.0 = range.0.max(low),
+            _ => range.1 = range.1.min(high),
+        }
+    }
+
+    /// The values of `column` that can match, inclusive.
+    pub(crate) fn range(&self, column: usize) -> (u64, u64) {
+        self.ranges[column]
+    }
+
+    /// The one value of `column` that can match, if there is but one.
+    pub(crate) fn only(&self, column: usize) -> Option<u64> {
+        let (low, high) = self.ranges[column];
+        (low == high).then_some(low)
+    }
+
+    /// As addresses; `None` for all.
+    pub(crate) fn addresses(&self, column: usize) -> Option<GuestRange> {
+        let (low, high) = self.ranges[column];
+        let all = (low, high) == (0, u64::MAX);
+        (!all).then(|| GuestRange { start: GuestAddr(low), end: GuestAddr(high.saturating_add(1)) })
+    }
+
+    /// As moments.
+    pub(crate) fn moments(&self, column: usize) -> std::ops::Range<Moment> {
+        let (low, high) = self.ranges[column];
+        Moment(low)..Moment(high.saturating_add(1))
+    }
+
+    /// As a dense number.
+    pub(crate) fn id(&self, column: usize) -> Option<u32> {
+        u32::try_from(self.only(column)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        columns: &[Column::pushed("moment", 8), Column::pushed("addr", 6), Column::plain("value")],
+        time: 0,
+    };
+
+    #[track_caller]
+    fn check(plan: &str, values: &[ValueRef<'_>], expected: Option<[(u64, u64); 2]>) {
+        let bounds = Bounds::from_plan(&SHAPE, plan, values.iter().copied());
+        let actual = (!bounds.empty).then(|| [bounds.range(0), bounds.range(1)]);
+        assert_eq!(actual, expected, "{plan} {values:?}");
+    }
+
+    #[test]
+    fn plans_become_bounds() {
+        const ALL: (u64, u64) = (0, u64::MAX);
+        let int = ValueRef::Integer;
+        check("", &[], Some([ALL, ALL]));
+        check("addr=, moment<", &[int(7), int(100)], Some([(0, 99), (7, 7)]));
+        check("moment>=, moment<=", &[int(5), int(9)], Some([(5, 9), ALL]));
+        check("moment>, moment<", &[int(5), int(6)], None);
+        check("moment<", &[int(0)], None);
+        check("moment<", &[ValueRef::Real(9.5)], Some([(0, 10), ALL]));
+        check("moment>", &[ValueRef::Real(9.5)], Some([(9, u64::MAX), ALL]));
+        check("addr=", &[int(-1)], Some([ALL, (u64::MAX, u64::MAX)]));
+        check("addr>", &[int(-1)], Some([ALL, ALL]));
+        check("addr=", &[ValueRef::Null], None);
+        check("addr=", &[ValueRef::Text(b"7")], Some([ALL, ALL]));
+        let bounds = Bounds::from_plan(&SHAPE, "addr=, order=moment desc", [int(1)]);
+        assert_eq!(bounds.order, Order::Descending);
+    }
+}
