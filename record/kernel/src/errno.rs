@@ -11,12 +11,20 @@ impl Errno {
     pub const EPERM: Self = Self(1);
     /// Interrupted system call.
     pub const EINTR: Self = Self(4);
+    /// Argument list too long, or a structure larger than the kernel knows.
+    pub const E2BIG: Self = Self(7);
     /// Bad file descriptor.
     pub const EBADF: Self = Self(9);
+    /// Permission denied.
+    pub const EACCES: Self = Self(13);
     /// Bad address.
     pub const EFAULT: Self = Self(14);
     /// Invalid argument.
     pub const EINVAL: Self = Self(22);
+    /// Inappropriate ioctl for device.
+    pub const ENOTTY: Self = Self(25);
+    /// Numerical result out of range.
+    pub const ERANGE: Self = Self(34);
     /// No space left on device.
     pub const ENOSPC: Self = Self(28);
     /// Function not implemented.

@@ -17,8 +17,11 @@ mod call;
 mod decide;
 mod effects;
 mod errno;
+mod flags;
 mod format;
+mod requests;
 mod row;
+mod structs;
 mod table;
 
 pub use call::Call;

@@ -1,6 +1,8 @@
 //! What a row of a table is made of. Holds no rows.
 
 use crate::errno::Errno;
+use crate::flags::FlagSet;
+use crate::requests::Requests;
 
 /// One system call.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +19,14 @@ pub struct Row {
     pub support: Support,
     /// The memory the kernel writes.
     pub effect: Effect,
+    /// The table that says more, where one argument picks what the call does.
+    pub requests: Option<&'static Requests>,
+    /// A look at flags before the call runs, in code.
+    pub check: Option<Check>,
+    /// What makes a call that may wait return at once.
+    pub no_wait: Option<NoWait>,
+    /// The descriptor whose file's contents the call changes, by position: memory that maps the file changes with it.
+    pub changes_file: Option<u8>,
 }
 
 /// One argument.
@@ -28,11 +38,13 @@ pub struct Arg {
     pub kind: Kind,
 }
 
-/// What an argument is, and whether the kernel writes through it.
+/// What an argument is, and whether the kernel writes through it. Numbers in variants are positions of other arguments.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A signed 32-bit number.
     Int,
+    /// A signed 64-bit number.
+    Long,
     /// An unsigned number.
     Uint,
     /// A number best read in hexadecimal; also a pointer that is never followed.
@@ -45,27 +57,64 @@ pub enum Kind {
     DirFd,
     /// A signal number.
     Signal,
+    /// Named bits or named values.
+    Flags(&'static FlagSet),
+    /// Which of the call's requests it is.
+    Request,
     /// A C string that names a file.
     Path,
     /// A C string.
     Str,
+    /// A NULL-terminated vector of C strings.
+    StrVec,
     /// Memory the kernel reads.
     In(Size),
     /// Memory the kernel writes.
     Out(Size, When),
     /// Memory the kernel reads and then writes.
     InOut(Size, When),
+    /// A vector of `struct iovec`, this argument's count, whose buffers the kernel reads.
+    InIov(u8),
+    /// A vector of `struct iovec`, this argument's count, whose buffers the kernel fills with as many bytes as the result says.
+    OutIov(u8),
+    /// A `struct msghdr` that is sent.
+    InMsg,
+    /// A `struct msghdr` that is filled.
+    OutMsg,
 }
 
-/// How many bytes there are behind a pointer.
+/// A structure of the kernel's interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Struct {
+    /// Its name without `struct`.
+    pub name: &'static str,
+    /// Its size in bytes on x86-64.
+    pub size: u32,
+}
+
+/// How many bytes there are behind a pointer. Positions are those of other arguments.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
     /// This many.
     Fixed(u32),
+    /// One of these.
+    One(Struct),
     /// As the argument at this position says.
     Arg(u8),
+    /// As many structures as the argument at this position says.
+    Items(u8, Struct),
     /// As the result says, and at most what the argument at this position says.
     Result(u8),
+    /// A structure, and then as many bytes as the result says, at most what the argument at this position says.
+    ResultAfter(Struct, u8),
+    /// As many structures as the result says, and at most what the argument at this position says.
+    ResultItems(u8, Struct),
+    /// A byte for each page of as many bytes as the argument at this position says.
+    Pages(u8),
+    /// An `fd_set` of as many bits as the argument at this position says, in 64-bit words.
+    Bits(u8),
+    /// What the 32-bit word behind the pointer at this position said at entry, and at most what it says afterwards.
+    Length(u8),
 }
 
 /// On which results memory is written.
@@ -73,8 +122,18 @@ pub enum Size {
 pub enum When {
     /// When the call succeeds.
     Success,
+    /// When the result is greater than 0.
+    Positive,
     /// When a signal interrupts it.
     Interrupted,
+    /// When a signal interrupts it and the argument at this position has none of these bits.
+    InterruptedUnless(u8, u64),
+    /// When it succeeds and the argument at this position is not NULL.
+    SuccessWith(u8),
+    /// When it succeeds or fails with this error.
+    SuccessOr(Errno),
+    /// When it fails with this error.
+    Failure(Errno),
     /// Whatever it returns.
     Always,
 }
@@ -98,6 +157,32 @@ pub enum Class {
     SignalReturn,
     /// Does not run it: the guest gets this error, as from a kernel without it.
     Emulate(Errno),
+    /// Does not run it: the recorder uses the feature itself and answers from what it keeps for the guest.
+    Answer(Answer),
+}
+
+/// What a recorder answers in the kernel's place. The state is per process (`Dumpable`) or per task (the others), starts as
+/// a fresh program has it, and what the answer writes is listed among the call's effects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// `prctl(PR_GET_DUMPABLE)` = the value kept, 1 after exec.
+    GetDumpable,
+    /// `prctl(PR_SET_DUMPABLE, 0 or 1)` = 0; `EINVAL` for other values.
+    SetDumpable,
+    /// `prctl(PR_GET_TSC, int *)` = 0, and 1 (`PR_TSC_ENABLE`) or 2 (`PR_TSC_SIGSEGV`) at the pointer.
+    GetTsc,
+    /// `prctl(PR_SET_TSC, 1 or 2)` = 0; under 2, `rdtsc` is the guest's own SIGSEGV.
+    SetTsc,
+    /// `prctl(PR_GET_SECCOMP)` = 0: no filter is to be seen.
+    GetSeccomp,
+    /// `prctl(PR_GET_NO_NEW_PRIVS)` = the value kept, inherited by children and kept over exec.
+    GetNoNewPrivs,
+    /// `prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)` = 0; `EINVAL` for other arguments.
+    SetNoNewPrivs,
+    /// `arch_prctl(ARCH_GET_CPUID)` = 1 while `cpuid` is allowed.
+    GetCpuid,
+    /// `arch_prctl(ARCH_SET_CPUID, on)` = 0; when off, `cpuid` is the guest's own SIGSEGV.
+    SetCpuid,
 }
 
 /// Calls that change the address space.
@@ -113,8 +198,12 @@ pub enum MapCall {
     Mremap,
     /// `brk`
     Brk,
-    /// `madvise` whose advice changes contents: pages are dropped.
+    /// `madvise` whose advice drops contents at once.
     Discard,
+    /// `madvise(MADV_FREE)`: the kernel may drop contents later, unseen. The recorder makes it `MADV_DONTNEED`.
+    DiscardLater,
+    /// `madvise` whose advice decides what a forked child gets.
+    ForkRule,
     /// `shmat`
     Shmat,
     /// `shmdt`
@@ -138,5 +227,96 @@ pub enum Effect {
     /// By the kinds of its arguments.
     Args,
     /// By code of its own.
-    Hand,
+    Hand(Hand),
+}
+
+/// Effects that need code: what is written depends on more than sizes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Hand {
+    /// `poll`, `ppoll`: the `revents` of each entry, and the time left.
+    Poll,
+    /// `select`, `pselect6`: three sets and the time left.
+    Select,
+    /// `recvmsg`: name, buffers, control data, and the header's own fields.
+    Recvmsg,
+    /// `recvmmsg`: as `recvmsg` per message, lengths, and the time left.
+    Recvmmsg,
+    /// `sendmmsg`: a length per message.
+    Sendmmsg,
+    /// `waitid`: the fields of `siginfo` it sets.
+    Waitid,
+    /// `clone`: thread ids and a pidfd, by flags.
+    Clone,
+    /// `clone3`: the same, from a structure.
+    Clone3,
+    /// `capget`: as the header's version says.
+    Capget,
+    /// `name_to_handle_at`: as much as the handle holds.
+    NameToHandle,
+    /// `getxattrat`: the value, through a pointer in a structure.
+    Getxattrat,
+    /// `get_mempolicy`: a set of nodes.
+    GetMempolicy,
+    /// `lsm_get_self_attr`: the size it reports.
+    LsmAttr,
+    /// `semctl` `GETALL`: as many semaphores as the set has.
+    SemGetall,
+    /// `SIOCGIFCONF`: as many interfaces as reported.
+    Ifconf,
+    /// `FS_IOC_FIEMAP`: as many extents as reported.
+    Fiemap,
+    /// `capset`: the header's version where it was not known.
+    Capset,
+    /// `lsm_list_modules`: the size it reports.
+    LsmModules,
+    /// `futex` operations that change the lock word in their first argument.
+    LockWord,
+    /// `restart_syscall`: the call it resumes.
+    Restart,
+}
+
+impl Hand {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::Poll,
+        Self::Select,
+        Self::Recvmsg,
+        Self::Recvmmsg,
+        Self::Sendmmsg,
+        Self::Waitid,
+        Self::Clone,
+        Self::Clone3,
+        Self::Capget,
+        Self::NameToHandle,
+        Self::Getxattrat,
+        Self::GetMempolicy,
+        Self::LsmAttr,
+        Self::SemGetall,
+        Self::Ifconf,
+        Self::Fiemap,
+        Self::Capset,
+        Self::LsmModules,
+        Self::LockWord,
+        Self::Restart,
+    ];
+}
+
+/// Looks at flags that need code, before a call runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Check {
+    /// `clone`, by its flags.
+    Clone,
+    /// `clone3`, by the flags in its structure.
+    Clone3,
+    /// `unshare`, by its flags.
+    Unshare,
+}
+
+/// How a call that may wait says that it does not want to. Positions are those of arguments.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum NoWait {
+    /// By any of these bits.
+    Bits(u8, u64),
+    /// By the 32-bit number 0.
+    Zero(u8),
 }

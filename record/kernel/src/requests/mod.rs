@@ -1,0 +1,164 @@
+//! The tables behind calls whose meaning one argument picks: `ioctl`, `fcntl`, `prctl`, socket options and the like. What is not
+//! in its table is refused.
+//!
+//! - `ioctl`, `sockopt`, `control` (`fcntl`, `prctl`, `arch_prctl`, `seccomp`, `ptrace`), `memory` (`madvise` and System V
+//!   control calls, keys, quotas), `futex`
+
+mod control;
+mod futex;
+mod ioctl;
+mod memory;
+mod sockopt;
+
+use crate::errno::Errno;
+use crate::row::{Arg, Class, Effect, Hand, MapCall, Support};
+
+pub use control::{ARCH_PRCTL, FCNTL, MODIFY_LDT, PRCTL, PTRACE, SECCOMP};
+pub use futex::FUTEX;
+pub use ioctl::IOCTL;
+pub use memory::{KEYCTL, MADVISE, MSGCTL, QUOTACTL, QUOTACTL_FD, SEMCTL, SHMCTL, SYSLOG};
+pub use sockopt::{GETSOCKOPT, SETSOCKOPT};
+
+/// All tables, in the order of the coverage page.
+pub static ALL: [&Requests; 18] = [
+    &IOCTL,
+    &FCNTL,
+    &PRCTL,
+    &ARCH_PRCTL,
+    &GETSOCKOPT,
+    &SETSOCKOPT,
+    &FUTEX,
+    &MADVISE,
+    &PTRACE,
+    &SECCOMP,
+    &KEYCTL,
+    &SEMCTL,
+    &SHMCTL,
+    &MSGCTL,
+    &QUOTACTL,
+    &QUOTACTL_FD,
+    &SYSLOG,
+    &MODIFY_LDT,
+];
+
+/// The requests of one call.
+#[derive(Debug)]
+pub struct Requests {
+    /// The call's name.
+    pub call: &'static str,
+    /// Where the request is in the arguments.
+    pub key: Key,
+    /// Position of the first argument that a request's own arguments replace.
+    pub rest: usize,
+    /// The rows; the first list that has a request decides.
+    pub rows: &'static [&'static [Request]],
+}
+
+/// Where in a call's arguments its request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    /// The low 32 bits of this argument.
+    Arg(usize),
+    /// These bits of this argument.
+    Masked(usize, u64),
+    /// This argument, 32 bits wide, shifted right by so much.
+    Shifted(usize, u32),
+    /// Two arguments, 32 bits each: level and name.
+    Pair(usize, usize),
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its number, as [`Key`] makes it.
+    pub value: u64,
+    /// Its name.
+    pub name: &'static str,
+    /// The arguments that stand for the call's own from [`Requests::rest`] on.
+    pub args: &'static [Arg],
+    /// What the recorder does.
+    pub class: Class,
+    /// How far it is supported.
+    pub support: Support,
+    /// The memory the kernel writes.
+    pub effect: Effect,
+    /// The descriptor whose file's contents it changes, by position.
+    pub changes_file: Option<u8>,
+}
+
+impl Requests {
+    /// The request in a call's arguments, as a number.
+    pub const fn key(&self, args: &[u64; 6]) -> u64 {
+        const LOW: u64 = 0xffff_ffff;
+        match self.key {
+            Key::Arg(at) => args[at] & LOW,
+            Key::Masked(at, mask) => args[at] & mask,
+            Key::Shifted(at, by) => (args[at] & LOW) >> by,
+            Key::Pair(level, name) => (args[level] & LOW) << 32 | (args[name] & LOW),
+        }
+    }
+
+    /// Position of the argument that holds the request.
+    pub const fn position(&self) -> usize {
+        match self.key {
+            Key::Arg(at) | Key::Masked(at, _) | Key::Shifted(at, _) | Key::Pair(_, at) => at,
+        }
+    }
+
+    /// The row of the request in a call's arguments.
+    pub fn find(&self, args: &[u64; 6]) -> Option<&'static Request> {
+        let key = self.key(args);
+        self.all().find(|request| request.value == key)
+    }
+
+    /// All rows in table order.
+    pub fn all(&self) -> impl Iterator<Item = &'static Request> {
+        self.rows.iter().copied().flatten()
+    }
+}
+
+const fn request(value: u64, name: &'static str, args: &'static [Arg]) -> Request {
+    Request {
+        value,
+        name,
+        args,
+        class: Class::Plain,
+        support: Support::Full,
+        effect: Effect::Args,
+        changes_file: None,
+    }
+}
+
+impl Request {
+    const fn waits(self) -> Self {
+        Self { class: Class::MayBlock, ..self }
+    }
+
+    const fn map(self, call: MapCall) -> Self {
+        Self { class: Class::Map(call), ..self }
+    }
+
+    const fn class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
+    const fn hand(self, hand: Hand) -> Self {
+        Self { effect: Effect::Hand(hand), ..self }
+    }
+
+    const fn changes(self, position: u8) -> Self {
+        Self { changes_file: Some(position), ..self }
+    }
+
+    const fn partial(self, missing: &'static str) -> Self {
+        Self { support: Support::Partial(missing), ..self }
+    }
+
+    const fn refused(self, why: &'static str) -> Self {
+        Self { support: Support::Refused(why), ..self }
+    }
+
+    const fn emulate(self, errno: Errno, why: &'static str) -> Self {
+        Self { class: Class::Emulate(errno), support: Support::Partial(why), ..self }
+    }
+}
