@@ -60,6 +60,18 @@ pub fn wait_any(flags: i32) -> std::io::Result<Option<Waited>> {
     wait(-1, flags)
 }
 
+/// Waits for any tracee or child of this thread. `Ok(None)` when a signal that this process handles came instead.
+pub fn wait_any_or_signal() -> std::io::Result<Option<Waited>> {
+    let mut status = 0;
+    // SAFETY: `status` outlives the call; a null rusage is allowed.
+    let pid = unsafe { libc::wait4(-1, &mut status, libc::__WALL, std::ptr::null_mut()) };
+    if pid == -1 {
+        let error = std::io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::EINTR) { Ok(None) } else { Err(error) };
+    }
+    Ok(Some(Waited { tid: HostTid(pid), report: decode(HostTid(pid), status) }))
+}
+
 fn wait(who: i32, flags: i32) -> std::io::Result<Option<Waited>> {
     loop {
         let mut status = 0;

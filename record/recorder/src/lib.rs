@@ -1,1 +1,42 @@
-//! (to be written)
+//! The recorder: runs a command natively under ptrace and a seccomp filter, and writes down what the kernel did to it.
+//!
+//! Knows nothing of replaying. No instruction of the guest is translated; processes run at full speed between system
+//! calls, one at a time on one processor.
+//!
+//! - `api`: [`record`], its options, outcome and errors
+//! - `command`: from the words typed to a program that can be executed
+//! - `launch`, `filter`: the first process and its seccomp filter
+//! - `header`, `machine`: what the header says about the command and this machine
+//! - `session`: the main loop: who runs, who waits, what was reported
+//! - `task`: tasks and spaces
+//! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
+//! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
+//! - `output`: writes to the recorded run's standard streams
+//! - `affinity`: the processors a guest believes to have
+//! - `sink`: events on their way to the trace
+//! - `timer`: the clock tick that ends slices
+//! - `paranoid`: compares all memory around every system call
+
+mod affinity;
+mod api;
+mod command;
+mod exec;
+mod filter;
+mod header;
+mod image;
+mod launch;
+mod machine;
+mod memmap;
+mod output;
+mod paranoid;
+mod procfs;
+mod session;
+mod signal;
+mod sink;
+mod spawn;
+mod syscall;
+mod task;
+mod timer;
+mod trap;
+
+pub use api::{ErrorClass, Options, Outcome, RecordError, record};

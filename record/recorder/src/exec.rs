@@ -1,0 +1,179 @@
+//! A task's program was replaced: what is hidden from the new one, and the event.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
+use ptrace::{Memory, PtraceEvent, Report, Running, Stopped};
+use trace::{Event, Fact, Stop};
+
+use crate::api::RecordError;
+use crate::image;
+use crate::procfs;
+use crate::session::{self, Core, Next, StopError};
+use crate::task::{Resume, Run, SegvShadow, Space, Task};
+
+/// `cs` of 32-bit code.
+const CS_32: u64 = 0x23;
+
+/// Task 0, at the exec stop of its first program.
+pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Result<Task, RecordError> {
+    let host = stopped.tid();
+    let system = |source| RecordError::System { what: "cannot open the memory of a tracee", source };
+    let memory = Memory::open(host).map_err(system)?;
+    // Of no account: the exec event, the first of all, makes the space that is recorded.
+    let space = Space { id: SpaceId(0), memory, brk: Cell::default(), shared: RefCell::default() };
+    Ok(Task {
+        id,
+        tid: Tid(host.0),
+        host,
+        space: Rc::new(space),
+        run: Run::Running(Running::assume(host)),
+        pending: None,
+        after: Registers::default(),
+        raw: Registers::default(),
+        held: Vec::new(),
+        raised: Vec::new(),
+        restart: None,
+        segv: SegvShadow::default(),
+        affinity,
+        filtered: false,
+        dying: 0,
+    })
+}
+
+/// At `PTRACE_EVENT_EXEC`, the kernel still inside `execve`: goes on to its end, prepares the space, writes the event.
+pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+    core.sink.announce(task.id)?;
+    task.pending = None;
+    let mut stopped = to_exit(stopped)?;
+    let raw = stopped.registers()?;
+    if raw.cs == CS_32 {
+        let exe = procfs::link(task.host, "exe");
+        return Err(StopError::Refused(format!("32-bit program {exe} is not supported")));
+    }
+    let memory = Memory::open(task.host)
+        .map_err(|source| RecordError::System { what: "cannot open the memory of a tracee", source })?;
+    stopped = prepare_space(stopped, &memory, &raw)?;
+    let raw = Registers { orig_rax: u64::MAX, ..raw };
+    stopped.set_registers(&raw)?;
+
+    let stack = image::start_stack(&memory, raw.sp())?;
+    let auxv = image::hide_vdso(&memory, &stack)?;
+    let taken = image::take(task.host, &memory, &mut core.sink.writer)?;
+    let info = image::describe(task.host, task.tid.0, stack, auxv);
+    let space = core.new_space_id();
+    task.space =
+        Rc::new(Space { id: space, memory, brk: Cell::new(info.brk), shared: RefCell::new(Vec::new()) });
+    let first = core.nothing_recorded();
+    let event = Event {
+        task: task.id,
+        space,
+        stop: Stop::None,
+        before: if first { raw } else { task.after },
+        after: raw,
+        xstate: Some(stopped.xstate()?),
+        maps: taken.maps,
+        writes: taken.writes,
+        fact: Fact::Exec(Box::new(info)),
+    };
+    core.sink.event(&event)?;
+    task.after = raw;
+    task.raw = raw;
+    task.restart = None;
+    task.segv.forget_handler();
+    Ok((stopped, Resume::Cont(0)))
+}
+
+/// Runs to the exit stop.
+fn to_exit(stopped: Stopped) -> Result<Stopped, StopError> {
+    let tid = stopped.tid();
+    stopped.cont_to_syscall(0)?;
+    match session::wait_one(tid)? {
+        Report::Syscall(stopped) => Ok(stopped),
+        report => Err(StopError::Instead(report)),
+    }
+}
+
+/// Maps the page of ours and removes the kernel's mappings. All signals wait meanwhile.
+fn prepare_space(mut stopped: Stopped, memory: &Memory, raw: &Registers) -> Result<Stopped, StopError> {
+    let tid = stopped.tid();
+    let mask = stopped.signal_mask()?;
+    stopped.set_signal_mask(u64::MAX)?;
+
+    // The first call is made from the program's own first instruction, which is put back afterwards.
+    let mut original = [0; 2];
+    guest::GuestMemory::read(memory, raw.pc(), &mut original)?;
+    memory.write(raw.pc(), &[0x0f, 0x05])?;
+    let prot = libc::PROT_READ | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let args = [abi::PAGE, abi::PAGE_LEN, prot as u64, flags as u64, u64::MAX, 0];
+    let (stopped_again, result) = make_call(stopped, raw.pc(), libc::SYS_mmap as u64, args)?;
+    stopped = stopped_again;
+    memory.write(raw.pc(), &original)?;
+    if result != abi::PAGE as i64 {
+        return Err(StopError::Refused(format!(
+            "the program leaves no room for the page at {:#x} (mmap said {result})",
+            abi::PAGE
+        )));
+    }
+    memory.write(GuestAddr(abi::PAGE), &abi::page_bytes())?;
+
+    let kernels = procfs::maps(tid).map_err(image::ImageError::Proc)?;
+    for range in merged(kernels.iter().filter(|m| image::is_kernels(&m.name)).map(|m| m.range)) {
+        let args = [range.start.0, range.len(), 0, 0, 0, 0];
+        let (stopped_again, result) =
+            make_call(stopped, GuestAddr(abi::SYSCALL), libc::SYS_munmap as u64, args)?;
+        stopped = stopped_again;
+        if result != 0 {
+            return Err(StopError::bug("the vDSO cannot be unmapped".into()));
+        }
+    }
+    stopped.set_signal_mask(mask)?;
+    Ok(stopped)
+}
+
+/// Adjacent ranges as one: the vDSO and its data can only be unmapped whole.
+fn merged(ranges: impl Iterator<Item = GuestRange>) -> Vec<GuestRange> {
+    let mut out: Vec<GuestRange> = Vec::new();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+/// Makes a system call from `site`, whether or not the filter stops it there. Registers are left as the call left them.
+pub(crate) fn make_call(
+    mut tracee: Stopped,
+    site: GuestAddr,
+    nr: u64,
+    args: [u64; 6],
+) -> Result<(Stopped, i64), StopError> {
+    let saved = tracee.registers()?;
+    let [rdi, rsi, rdx, r10, r8, r9] = args;
+    let call = Registers { rip: site.0, rax: nr, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9, ..saved };
+    tracee.set_registers(&call)?;
+    let mut entered = false;
+    loop {
+        let tid = tracee.tid();
+        tracee.cont_to_syscall(0)?;
+        match session::wait_one(tid)? {
+            Report::Syscall(stopped) if entered => {
+                let result = stopped.registers()?.rax as i64;
+                let mut stopped = stopped;
+                stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;
+                return Ok((stopped, result));
+            }
+            Report::Syscall(stopped) => {
+                entered = true;
+                tracee = stopped;
+            }
+            Report::Seccomp(stopped) | Report::Event(PtraceEvent::Stop, stopped) => tracee = stopped,
+            report @ (Report::Exited(_) | Report::Killed(..)) => return Err(StopError::Instead(report)),
+            other => return Err(StopError::bug(format!("a call on behalf of a tracee met {other:?}"))),
+        }
+    }
+}

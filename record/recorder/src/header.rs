@@ -1,0 +1,52 @@
+//! The header of a recording about to begin.
+
+use std::io::{self, Read};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ptrace::HostTid;
+use trace::{Header, InheritedFd, Version};
+
+use crate::api::RecordError;
+use crate::command::Prepared;
+use crate::{machine, procfs};
+
+/// Describes the command and this machine. The calling thread must be pinned already.
+pub(crate) fn make(prepared: &Prepared) -> Result<Header, RecordError> {
+    let system = |what| move |source| RecordError::System { what, source };
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Header {
+        version: Version::CURRENT,
+        uuid: random_uuid().map_err(system("cannot read /dev/urandom"))?,
+        started,
+        argv: prepared.argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        envp: prepared.envp.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
+        cwd: std::env::current_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
+        machine: machine::describe(),
+        fds: inherited().map_err(system("cannot list this process's descriptors"))?,
+    })
+}
+
+/// A random (version 4) UUID.
+fn random_uuid() -> io::Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut uuid)?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+/// The descriptors of this process that a program it executes keeps.
+fn inherited() -> io::Result<Vec<InheritedFd>> {
+    let me = HostTid(std::process::id() as i32);
+    let mut fds: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|fd| procfs::fd_flags(me, *fd).is_some_and(|flags| flags & libc::O_CLOEXEC == 0))
+        .collect();
+    fds.sort_unstable();
+    let describe = |fd: i32| InheritedFd {
+        fd,
+        path: procfs::link(me, &format!("fd/{fd}")),
+        offset: procfs::fd_offset(me, fd).unwrap_or(0),
+    };
+    Ok(fds.into_iter().map(describe).collect())
+}

@@ -1,0 +1,163 @@
+//! A program image as events have it: mappings, and the contents that their backings do not give.
+
+use std::fs::File;
+use std::io;
+
+use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE};
+use ptrace::{HostTid, Memory};
+use trace::{Backing, Data, ExecInfo, MapOp, MemWrite, TraceWriter, WriteError};
+
+use crate::procfs::{self, Mapping};
+
+/// Why an image cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageError {
+    #[error("cannot read /proc of the tracee")]
+    Proc(#[from] io::Error),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("cannot read the new program's memory")]
+    Memory(#[from] guest::Unmapped),
+}
+
+/// Auxiliary vector entries (`linux/auxvec.h`).
+const AT_IGNORE: u64 = 1;
+const AT_SYSINFO_EHDR: u64 = 33;
+
+/// The mappings and contents of a fresh program.
+pub(crate) struct Image {
+    pub(crate) maps: Vec<MapOp>,
+    pub(crate) writes: Vec<MemWrite>,
+}
+
+/// Whether a mapping is the kernel's, to be removed from a tracee.
+pub(crate) fn is_kernels(name: &str) -> bool {
+    name == "[vdso]" || name.starts_with("[vvar")
+}
+
+/// Takes the image of a stopped task. `exe` is its executable, for names that no longer lead to it.
+pub(crate) fn take(tid: HostTid, memory: &Memory, writer: &mut TraceWriter) -> Result<Image, ImageError> {
+    let mut image = Image { maps: vec![MapOp::UnmapAll], writes: Vec::new() };
+    let ours = GuestRange::new(GuestAddr(abi::PAGE), abi::PAGE_LEN);
+    for mapping in procfs::maps(tid)? {
+        if mapping.range.overlaps(ours) || mapping.name == "[vsyscall]" || is_kernels(&mapping.name) {
+            continue;
+        }
+        let backing = backing(tid, &mapping, writer)?;
+        if !mapping.shared {
+            for pages in procfs::own_pages(tid, mapping.range)? {
+                copy(memory, pages, writer, &mut image.writes)?;
+            }
+        }
+        image.maps.push(MapOp::Map {
+            range: mapping.range,
+            prot: mapping.prot,
+            shared: mapping.shared,
+            grows_down: mapping.name == "[stack]",
+            no_reserve: false,
+            backing,
+            name: mapping.name,
+        });
+    }
+    Ok(image)
+}
+
+fn backing(tid: HostTid, mapping: &Mapping, writer: &mut TraceWriter) -> Result<Backing, ImageError> {
+    if mapping.inode == 0 || !mapping.name.starts_with('/') {
+        return Ok(Backing::Zero);
+    }
+    let range = mapping.range;
+    // The mapped file itself, where this kernel and user may open it; else what has its name, else the executable.
+    let exact = format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
+    let file = File::open(exact)
+        .or_else(|_| File::open(&mapping.name))
+        .or_else(|_| File::open(format!("/proc/{tid}/exe")))?;
+    let file = writer.keep_file(&file, &mapping.name)?;
+    Ok(Backing::File { file, offset: mapping.offset })
+}
+
+fn copy(
+    memory: &Memory,
+    range: GuestRange,
+    writer: &mut TraceWriter,
+    into: &mut Vec<MemWrite>,
+) -> Result<(), ImageError> {
+    const CHUNK: u64 = 256 * PAGE_SIZE;
+    let mut at = range.start;
+    while at < range.end {
+        let len = CHUNK.min(range.end.0 - at.0);
+        let bytes = memory.read_vec(at, len as usize)?;
+        into.push(MemWrite { addr: at, data: writer.payload(&bytes)? });
+        at = at.wrapping_add(len);
+    }
+    Ok(())
+}
+
+/// Bytes as event data: short ones in the event, long ones in the payload stream.
+pub(crate) fn data(bytes: Vec<u8>, writer: &mut TraceWriter) -> Result<Data, WriteError> {
+    const INLINE: usize = 64;
+    if bytes.len() <= INLINE { Ok(Data::Inline(bytes)) } else { writer.payload(&bytes) }
+}
+
+/// What the kernel laid out above a new program's stack pointer (System V ABI, "Process Initialization").
+pub(crate) struct StartStack {
+    pub(crate) argv: Vec<Vec<u8>>,
+    pub(crate) envp: Vec<Vec<u8>>,
+    /// Where the auxiliary vector lies.
+    auxv: GuestAddr,
+}
+
+/// Reads the start of a new program's stack.
+pub(crate) fn start_stack(memory: &Memory, sp: GuestAddr) -> Result<StartStack, guest::Unmapped> {
+    const LONGEST: usize = 128 * 1024;
+    let argc = memory.read_u64(sp)?;
+    let mut at = sp.wrapping_add(8);
+    let mut lists = [Vec::new(), Vec::new()];
+    for list in &mut lists {
+        loop {
+            let string = memory.read_u64(at)?;
+            at = at.wrapping_add(8);
+            if string == 0 {
+                break;
+            }
+            list.push(memory.read_cstr(GuestAddr(string), LONGEST)?);
+        }
+    }
+    let [mut argv, envp] = lists;
+    argv.truncate(argc as usize);
+    Ok(StartStack { argv, envp, auxv: at })
+}
+
+/// Hides the vDSO from a new program and returns the auxiliary vector it then sees.
+pub(crate) fn hide_vdso(memory: &Memory, stack: &StartStack) -> Result<Vec<(u64, u64)>, guest::Unmapped> {
+    let mut entries = Vec::new();
+    let mut at = stack.auxv;
+    loop {
+        let (key, value) = (memory.read_u64(at)?, memory.read_u64(at.wrapping_add(8))?);
+        if key == 0 {
+            return Ok(entries);
+        }
+        if key == AT_SYSINFO_EHDR {
+            memory.write(at, &AT_IGNORE.to_le_bytes())?;
+            memory.write(at.wrapping_add(8), &0u64.to_le_bytes())?;
+            entries.push((AT_IGNORE, 0));
+        } else {
+            entries.push((key, value));
+        }
+        at = at.wrapping_add(16);
+    }
+}
+
+/// What an exec event says about the program.
+pub(crate) fn describe(tid: HostTid, guest_tid: i32, stack: StartStack, auxv: Vec<(u64, u64)>) -> ExecInfo {
+    ExecInfo {
+        tid: guest_tid,
+        ppid: procfs::parent(tid),
+        exe: procfs::link(tid, "exe"),
+        argv: stack.argv,
+        envp: stack.envp,
+        cwd: procfs::link(tid, "cwd"),
+        auxv,
+        brk: procfs::start_brk(tid).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,200 @@
+//! Calls that change the address space, as map operations. Results are taken as they are: a replay puts mappings where they were.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot};
+use kernel::{Call, MapCall};
+use trace::{Backing, MapOp, MemWrite};
+
+use crate::image;
+use crate::procfs;
+use crate::session::{Core, StopError};
+use crate::task::{SharedMapping, Task};
+
+/// The map operations of a finished call; none if it failed.
+pub(crate) fn ops(
+    core: &mut Core,
+    task: &mut Task,
+    kind: MapCall,
+    call: &Call,
+) -> Result<Vec<MapOp>, StopError> {
+    if !call.succeeded() {
+        return Ok(Vec::new());
+    }
+    let [addr, len, third, fourth, ..] = call.args;
+    let range = GuestRange::new(GuestAddr(addr), len).pages();
+    let op = match kind {
+        MapCall::Mmap => return mmap(core, task, call).map(|op| vec![op]),
+        MapCall::Brk => return Ok(brk(task, GuestAddr(call.result as u64)).into_iter().collect()),
+        MapCall::Munmap => {
+            forget_shared(task, range);
+            MapOp::Unmap { range }
+        }
+        MapCall::Mprotect => MapOp::Protect { range, prot: Prot::from_bits(third) },
+        MapCall::Mremap => {
+            mremap(task, range, GuestRange::new(GuestAddr(call.result as u64), third).pages(), fourth)?
+        }
+        MapCall::Discard | MapCall::DiscardLater => MapOp::Discard { range },
+        // Only advice that undoes what is never done gets this far.
+        MapCall::ForkRule => return Ok(Vec::new()),
+        MapCall::Shmat | MapCall::Shmdt => {
+            return Err(StopError::Refused("System V shared memory is not supported".into()));
+        }
+    };
+    Ok(if range.is_empty() { Vec::new() } else { vec![op] })
+}
+
+/// Advice that gives a forked child other memory than its parent's is answered as by a kernel that does not know it.
+pub(crate) fn fork_rule(args: &[u64; 6]) -> Option<i64> {
+    const DONTFORK: i32 = libc::MADV_DONTFORK;
+    const WIPEONFORK: i32 = libc::MADV_WIPEONFORK;
+    matches!(args[2] as i32, DONTFORK | WIPEONFORK).then_some(kernel::Errno::EINVAL.as_result())
+}
+
+fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<MapOp, StopError> {
+    const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
+    const MAP_TYPE: u64 = 0xf;
+    let [_, len, prot, flags, fd, offset] = call.args;
+    let range = GuestRange::new(GuestAddr(call.result as u64), len).pages();
+    let shared = flags & MAP_TYPE & MAP_SHARED != 0;
+    let anonymous = flags & libc::MAP_ANONYMOUS as u64 != 0;
+    forget_shared(task, range);
+    let (backing, name) = if anonymous {
+        if shared {
+            task.space.shared.borrow_mut().push(SharedMapping { range, file: None, offset: 0 });
+        }
+        (Backing::Zero, String::new())
+    } else {
+        mapped_file(core, task, range, fd as i32, offset, shared)?
+    };
+    Ok(MapOp::Map {
+        range,
+        prot: Prot::from_bits(prot),
+        shared,
+        grows_down: flags & libc::MAP_GROWSDOWN as u64 != 0,
+        no_reserve: flags & libc::MAP_NORESERVE as u64 != 0,
+        backing,
+        name,
+    })
+}
+
+fn mapped_file(
+    core: &mut Core,
+    task: &Task,
+    range: GuestRange,
+    fd: i32,
+    offset: u64,
+    shared: bool,
+) -> Result<(Backing, String), StopError> {
+    let name = procfs::link(task.host, &format!("fd/{fd}"));
+    let cannot = |error| StopError::Refused(format!("mapping of {name}, which cannot be kept: {error}"));
+    let path = format!("/proc/{}/fd/{fd}", task.host);
+    let meta = std::fs::metadata(&path).map_err(cannot)?;
+    if meta.file_type().is_char_device() && name == "/dev/zero" {
+        return Ok((Backing::Zero, name));
+    }
+    if !meta.is_file() {
+        let what = if meta.file_type().is_block_device() { "block device" } else { "device" };
+        return Err(StopError::Refused(format!("mapping of {what} {name} is not supported")));
+    }
+    let file = File::open(&path).map_err(cannot)?;
+    let kept = core.sink.writer.keep_file(&file, &name)?;
+    let writable =
+        procfs::fd_flags(task.host, fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
+    if shared && writable {
+        let file = Some((meta.dev(), meta.ino()));
+        if task.space.shared.borrow().iter().any(|other| other.file == file) {
+            return Err(StopError::Refused(format!(
+                "two writable shared mappings of {name} are not supported"
+            )));
+        }
+        task.space.shared.borrow_mut().push(SharedMapping { range, file, offset });
+    }
+    Ok((Backing::File { file: kept, offset }, name))
+}
+
+fn brk(task: &Task, new: GuestAddr) -> Option<MapOp> {
+    let old = task.space.brk.replace(new);
+    let (old, new) = (old.page_up(), new.page_up());
+    if new < old {
+        return Some(MapOp::Unmap { range: GuestRange { start: new, end: old } });
+    }
+    (new > old).then(|| MapOp::Map {
+        range: GuestRange { start: old, end: new },
+        prot: Prot { read: true, write: true, exec: false },
+        shared: false,
+        grows_down: false,
+        no_reserve: false,
+        backing: Backing::Zero,
+        name: "[heap]".into(),
+    })
+}
+
+fn mremap(task: &Task, from: GuestRange, to: GuestRange, flags: u64) -> Result<MapOp, StopError> {
+    if from.is_empty() {
+        return Err(StopError::Refused("mremap that doubles a mapping is not supported".into()));
+    }
+    let keep = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
+    let moved = task.space.shared.borrow().iter().find(|shared| shared.range == from).copied();
+    forget_shared(task, from);
+    forget_shared(task, to);
+    if let Some(shared) = moved {
+        task.space.shared.borrow_mut().push(SharedMapping { range: to, ..shared });
+    }
+    Ok(MapOp::Remap { from, to, keep })
+}
+
+/// Forgets shared mappings in a range that is mapped anew or unmapped; what sticks out stays.
+fn forget_shared(task: &Task, range: GuestRange) {
+    let mut shared = task.space.shared.borrow_mut();
+    if shared.iter().any(|mapping| mapping.range.overlaps(range)) {
+        let rest = shared.drain(..).flat_map(|mapping| {
+            let low = GuestRange { start: mapping.range.start, end: range.start.min(mapping.range.end) };
+            let high = GuestRange { start: range.end.max(mapping.range.start), end: mapping.range.end };
+            [low, high].into_iter().filter(|part| !part.is_empty()).map(move |part| SharedMapping {
+                range: part,
+                file: mapping.file,
+                offset: mapping.offset + (part.start.0 - mapping.range.start.0),
+            })
+        });
+        let rest: Vec<_> = rest.collect();
+        *shared = rest;
+    }
+}
+
+/// A call wrote to a file that the task has mapped shared: what thereby changed in its memory.
+pub(crate) fn shared_file_writes(
+    core: &mut Core,
+    task: &Task,
+    call: &Call,
+) -> Result<Vec<MemWrite>, StopError> {
+    const PWRITE: u32 = kernel::number("pwrite64");
+    const PWRITEV: u32 = kernel::number("pwritev");
+    if task.space.shared.borrow().is_empty() || !call.succeeded() {
+        return Ok(Vec::new());
+    }
+    let Ok(Some(output)) = kernel::output(call, &task.space.memory) else { return Ok(Vec::new()) };
+    let Ok(meta) = std::fs::metadata(format!("/proc/{}/fd/{}", task.host, output.fd)) else {
+        return Ok(Vec::new());
+    };
+    let len = call.result as u64;
+    let start = match call.nr {
+        PWRITE | PWRITEV => call.args[3],
+        _ => procfs::fd_offset(task.host, output.fd).unwrap_or(len).saturating_sub(len),
+    };
+    let mut writes = Vec::new();
+    for mapping in task.space.shared.borrow().iter() {
+        if mapping.file != Some((meta.dev(), meta.ino())) {
+            continue;
+        }
+        let from = start.max(mapping.offset);
+        let to = (start + len).min(mapping.offset + mapping.range.len());
+        if from < to {
+            let addr = mapping.range.start.wrapping_add(from - mapping.offset);
+            let bytes = task.space.memory.read_vec(addr, (to - from) as usize)?;
+            writes.push(MemWrite { addr, data: image::data(bytes, &mut core.sink.writer)? });
+        }
+    }
+    Ok(writes)
+}

@@ -1,0 +1,163 @@
+//! What `/proc` tells of a tracee. Reads and parses; knows nothing of events.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use guest::{GuestAddr, GuestRange, PAGE_SIZE, Prot};
+use ptrace::HostTid;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) range: GuestRange,
+    pub(crate) prot: Prot,
+    pub(crate) shared: bool,
+    pub(crate) offset: u64,
+    pub(crate) inode: u64,
+    /// Path, `[stack]` and the like, or empty.
+    pub(crate) name: String,
+}
+
+/// The mappings of a task.
+pub(crate) fn maps(tid: HostTid) -> io::Result<Vec<Mapping>> {
+    let text = fs::read(format!("/proc/{tid}/maps"))?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines()
+        .map(|line| parse_mapping(line).ok_or_else(|| io::Error::other(format!("cannot parse `{line}`"))))
+        .collect()
+}
+
+fn parse_mapping(line: &str) -> Option<Mapping> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let mut fields = rest.splitn(4, ' ');
+    let (perms, offset, _device) = (fields.next()?.as_bytes(), fields.next()?, fields.next()?);
+    let tail = fields.next()?;
+    let (inode, name) = tail.split_once(' ').unwrap_or((tail, ""));
+    let address = |hex: &str| u64::from_str_radix(hex, 16).ok().map(GuestAddr);
+    Some(Mapping {
+        range: GuestRange { start: address(start)?, end: address(end)? },
+        prot: Prot {
+            read: perms.first()? == &b'r',
+            write: perms.get(1)? == &b'w',
+            exec: perms.get(2)? == &b'x',
+        },
+        shared: perms.get(3)? == &b's',
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        inode: inode.parse().ok()?,
+        name: name.trim_start().to_owned(),
+    })
+}
+
+/// The pages of `range` that hold contents of their own (written, or copied on write), merged into ranges.
+pub(crate) fn own_pages(tid: HostTid, range: GuestRange) -> io::Result<Vec<GuestRange>> {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const FILE_OR_SHARED: u64 = 1 << 61;
+    const CHUNK: u64 = 8192;
+    let file = File::open(format!("/proc/{tid}/pagemap"))?;
+    let mut found: Vec<GuestRange> = Vec::new();
+    let mut page = range.start.0 / PAGE_SIZE;
+    let end = range.end.0 / PAGE_SIZE;
+    let mut bytes = vec![0; (CHUNK.min(end - page) * 8) as usize];
+    while page < end {
+        let want = (CHUNK.min(end - page) * 8) as usize;
+        let got = file.read_at(&mut bytes[..want], page * 8)? / 8;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for entry in bytes[..got * 8].as_chunks::<8>().0 {
+            let entry = u64::from_le_bytes(*entry);
+            if entry & (PRESENT | SWAPPED) != 0 && entry & FILE_OR_SHARED == 0 {
+                let here = GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE);
+                match found.last_mut() {
+                    Some(last) if last.end == here.start => last.end = here.end,
+                    _ => found.push(here),
+                }
+            }
+            page += 1;
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a task sleeps in the kernel (states S and D of `/proc/PID/stat`). A task that is gone does not.
+pub(crate) fn is_sleeping(tid: HostTid) -> bool {
+    matches!(stat_field(tid, 0).as_deref(), Some("S" | "D"))
+}
+
+/// A field of `/proc/PID/stat`, counted from the state, which is 0.
+fn stat_field(tid: HostTid, index: usize) -> Option<String> {
+    let text = fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let (_, rest) = text.rsplit_once(") ")?;
+    rest.split(' ').nth(index).map(str::to_owned)
+}
+
+/// The parent process, 0 if it cannot be told.
+pub(crate) fn parent(tid: HostTid) -> i32 {
+    stat_field(tid, 1).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// Where the heap begins.
+pub(crate) fn start_brk(tid: HostTid) -> Option<GuestAddr> {
+    stat_field(tid, 44).and_then(|field| field.parse().ok()).map(GuestAddr)
+}
+
+/// The target of a link such as `/proc/PID/exe`, empty if it cannot be read.
+pub(crate) fn link(tid: HostTid, name: &str) -> String {
+    fs::read_link(format!("/proc/{tid}/{name}"))
+        .map(|path| path.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// A signal set of `/proc/PID/status` (`SigCgt`, `SigIgn`, ...), bit `n - 1` for signal `n`.
+pub(crate) fn signal_set(tid: HostTid, name: &str) -> u64 {
+    let text = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// The open-file flags of a descriptor, as in `open(2)`.
+pub(crate) fn fd_flags(tid: HostTid, fd: i32) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
+    let octal = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    i32::from_str_radix(octal.trim(), 8).ok()
+}
+
+/// The file offset of a descriptor.
+pub(crate) fn fd_offset(tid: HostTid, fd: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("pos:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_parse() {
+        let line = "7f0000001000-7f0000003000 r-xp 00001000 fe:00 1234                       /a dir/lib x.so (deleted)";
+        let mapping = parse_mapping(line).unwrap();
+        assert_eq!(mapping.range, GuestRange::new(GuestAddr(0x7f00_0000_1000), 0x2000));
+        assert_eq!(mapping.prot, Prot { read: true, write: false, exec: true });
+        assert!(!mapping.shared);
+        assert_eq!((mapping.offset, mapping.inode), (0x1000, 1234));
+        assert_eq!(mapping.name, "/a dir/lib x.so (deleted)");
+        assert_eq!(parse_mapping("1000-2000 rw-s 00000000 00:00 0 ").unwrap().name, "");
+        assert_eq!(parse_mapping("rubbish"), None);
+    }
+
+    #[test]
+    fn this_process_can_be_read() {
+        let me = HostTid(std::process::id() as i32);
+        assert!(maps(me).unwrap().iter().any(|mapping| mapping.name == "[stack]"));
+        assert!(start_brk(me).is_some());
+        let stack = maps(me).unwrap().into_iter().find(|m| m.name == "[stack]").unwrap();
+        assert!(!own_pages(me, stack.range).unwrap().is_empty());
+    }
+}

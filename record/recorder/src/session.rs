@@ -1,0 +1,458 @@
+//! The main loop: whose turn it is, who waits, and what a wait reported.
+//!
+//! One task at a time has the turn and is resumed. It loses it when it sleeps in the kernel, or when its slice is over and
+//! another can go on; what it does then until its next stop (processes share no memory) is invisible to the others. A
+//! system call begins only with the turn, so calls are made one at a time in the order of their events.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use guest::{SpaceId, TaskId};
+use ptrace::{Gone, HostTid, PtraceEvent, Report, Running, Stopped, Waited};
+use trace::{Event, Fact, Killed, Status, Stop, Summary, TraceWriter, WriteError};
+
+use crate::affinity::{self, Pinned};
+use crate::api::{Options, Outcome, RecordError};
+use crate::command::Prepared;
+use crate::image::ImageError;
+use crate::output::Streams;
+use crate::sink::Sink;
+use crate::task::{Resume, Run, Task};
+use crate::timer::{TICK_MS, Timer};
+use crate::{exec, header, launch, signal, spawn, syscall};
+
+/// Ticks a task keeps the turn while others could go on.
+const SLICE: u32 = 2;
+/// Ticks a signal may wait for its task's next system call.
+const HOLD: u32 = (3000 / TICK_MS) as u32;
+
+/// A stopped task and how it goes on.
+pub(crate) type Next = (Stopped, Resume);
+
+/// Why a stop was not dealt with to the end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StopError {
+    /// The task was killed meanwhile; a wait will tell.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// Something else was reported than what was waited for, and comes first.
+    #[error("the tracee did something else")]
+    Instead(Report),
+    /// The guest did something that is not supported.
+    #[error("{0}")]
+    Refused(String),
+    /// The recording cannot go on.
+    #[error(transparent)]
+    Fatal(#[from] RecordError),
+}
+
+impl StopError {
+    pub(crate) fn bug(what: String) -> Self {
+        Self::Fatal(RecordError::Bug { what })
+    }
+}
+
+impl From<WriteError> for StopError {
+    fn from(error: WriteError) -> Self {
+        Self::Fatal(error.into())
+    }
+}
+
+impl From<guest::Unmapped> for StopError {
+    fn from(error: guest::Unmapped) -> Self {
+        Self::bug(format!("cannot read the tracee's memory: {error}"))
+    }
+}
+
+impl From<ImageError> for StopError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Write(error) => error.into(),
+            ImageError::Memory(error) => error.into(),
+            ImageError::Proc(source) => {
+                Self::Fatal(RecordError::System { what: "cannot read /proc of a tracee", source })
+            }
+        }
+    }
+}
+
+/// Waits for one task, whatever it does next.
+pub(crate) fn wait_one(tid: HostTid) -> Result<Report, StopError> {
+    match ptrace::wait_for(tid, 0) {
+        Ok(Some(waited)) => Ok(waited.report),
+        Ok(None) => Err(StopError::bug("a wait returned nothing".into())),
+        Err(source) => Err(RecordError::System { what: "cannot wait for a tracee", source }.into()),
+    }
+}
+
+/// What handlers of stops work with, apart from the task itself.
+pub(crate) struct Core {
+    pub(crate) sink: Sink,
+    pub(crate) streams: Streams,
+    pub(crate) paranoid: bool,
+    /// What paranoia found.
+    pub(crate) unexplained: Vec<String>,
+    pub(crate) timer: Timer,
+    /// Tasks just born, to be adopted by the session.
+    pub(crate) newborn: Vec<Task>,
+    /// What was reported of tasks nobody announced yet.
+    pub(crate) early: BTreeMap<HostTid, Report>,
+    tasks: u32,
+    spaces: u32,
+    live: BTreeSet<HostTid>,
+}
+
+impl Core {
+    pub(crate) fn new_task_id(&mut self) -> TaskId {
+        self.tasks += 1;
+        TaskId(self.tasks - 1)
+    }
+
+    pub(crate) fn new_space_id(&mut self) -> SpaceId {
+        self.spaces += 1;
+        SpaceId(self.spaces - 1)
+    }
+
+    /// Whether nothing has been recorded yet.
+    pub(crate) fn nothing_recorded(&self) -> bool {
+        self.sink.writer.next_id().0 == 0
+    }
+
+    /// Whether a thread is one of the recorded tasks.
+    pub(crate) fn is_ours(&self, tid: i32) -> bool {
+        self.live.contains(&HostTid(tid))
+    }
+}
+
+struct Session {
+    core: Core,
+    tasks: BTreeMap<HostTid, Task>,
+    ready: BTreeSet<HostTid>,
+    /// Who has the turn, and since which tick.
+    turn: Option<(HostTid, u32)>,
+    /// Who had it last.
+    last: HostTid,
+    seen_tick: u32,
+    /// Reports since the last tick.
+    busy: bool,
+    exit_code: Option<i32>,
+    refused: Option<String>,
+    ending: bool,
+}
+
+/// Records a prepared command to its end.
+pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, RecordError> {
+    let pinned = affinity::pin()?;
+    let started = std::time::Instant::now();
+    let header = header::make(prepared)?;
+    let first = launch::launch(prepared)?;
+    let tid = first.tid();
+    let begun = TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|writer| {
+        let timer = Timer::start()
+            .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
+        Ok(Session::new(writer, timer, options, tid))
+    });
+    let mut session = match begun {
+        Ok(session) => session,
+        Err(error) => {
+            tid.kill();
+            let _ = ptrace::wait_for(tid, 0);
+            return Err(error);
+        }
+    };
+    let result = session.record(first, &pinned);
+    if let Err(error) = result {
+        session.kill_all();
+        session.reap();
+        let _ = session.core.sink.writer.flush();
+        return Err(error);
+    }
+    session.finish(options, started.elapsed().as_nanos() as u64)
+}
+
+impl Session {
+    fn new(writer: TraceWriter, timer: Timer, options: &Options, first: HostTid) -> Self {
+        let core = Core {
+            sink: Sink::new(writer),
+            streams: Streams::ours(),
+            paranoid: options.paranoid,
+            unexplained: Vec::new(),
+            timer,
+            newborn: Vec::new(),
+            early: BTreeMap::new(),
+            tasks: 0,
+            spaces: 0,
+            live: BTreeSet::new(),
+        };
+        Self {
+            core,
+            tasks: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            turn: None,
+            last: first,
+            seen_tick: 0,
+            busy: false,
+            exit_code: None,
+            refused: None,
+            ending: false,
+        }
+    }
+
+    fn record(&mut self, first: Stopped, pinned: &Pinned) -> Result<(), RecordError> {
+        let tid = first.tid();
+        let id = self.core.new_task_id();
+        let task = exec::first_task(id, &first, pinned.believed())?;
+        self.adopt(task);
+        self.report(Waited { tid, report: Report::Event(PtraceEvent::Exec, first) })?;
+        while !self.tasks.is_empty() {
+            self.take_turns()?;
+            if let Some(waited) = self.wait()? {
+                self.busy = true;
+                self.report(waited)?;
+            }
+            let now = self.core.timer.now();
+            if now != self.seen_tick {
+                self.seen_tick = now;
+                self.tick(now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, task: Task) {
+        self.core.live.insert(task.host);
+        if task.is_ready() {
+            self.ready.insert(task.host);
+        }
+        self.tasks.insert(task.host, task);
+    }
+
+    /// Passes the turn on where that is due, and resumes who has it.
+    fn take_turns(&mut self) -> Result<(), RecordError> {
+        let now = self.core.timer.now();
+        let holder = match self.turn {
+            Some((tid, _)) if !self.tasks.contains_key(&tid) => None,
+            Some((tid, since)) if now.wrapping_sub(since) >= SLICE && self.others_ready(tid) => None,
+            other => other,
+        };
+        self.turn = holder.or_else(|| self.next_ready().map(|tid| (tid, now)));
+        let Some((tid, _)) = self.turn else { return Ok(()) };
+        self.last = tid;
+        if !self.ready.remove(&tid) {
+            return Ok(());
+        }
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
+        let run = std::mem::replace(&mut task.run, Run::Running(Running::assume(tid)));
+        let Run::Ready(stopped, resume) = run else { return Ok(()) };
+        let resumed = match resume {
+            Resume::Cont(signal) if task.filtered => stopped.cont_to_syscall(signal),
+            Resume::Cont(signal) => stopped.cont(signal),
+            Resume::ToExit => stopped.cont_to_syscall(0),
+            Resume::Listen => stopped.listen(),
+        };
+        match resumed {
+            Ok(running) => task.run = Run::Running(running),
+            // Killed meanwhile: the wait tells.
+            Err(gone) => tracing::debug!(%gone, "resumed a task that is gone"),
+        }
+        if resume == Resume::Listen {
+            self.turn = None;
+        }
+        Ok(())
+    }
+
+    fn others_ready(&self, tid: HostTid) -> bool {
+        self.ready.len() > usize::from(self.ready.contains(&tid))
+    }
+
+    fn next_ready(&self) -> Option<HostTid> {
+        self.ready.range((Excluded(self.last), Unbounded)).next().or_else(|| self.ready.first()).copied()
+    }
+
+    /// The next report, or `None` if the turn was lost or a tick came.
+    fn wait(&mut self) -> Result<Option<Waited>, RecordError> {
+        let wait_error = |source| RecordError::System { what: "cannot wait for the tracees", source };
+        if self.turn.is_none() && !self.ready.is_empty() {
+            return Ok(None);
+        }
+        if let Some((tid, _)) = self.turn
+            && !self.ready.is_empty()
+            && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
+        {
+            return self.poll(tid, may_block).map_err(wait_error);
+        }
+        ptrace::wait_any_or_signal().map_err(wait_error)
+    }
+
+    /// Waits for a task that is in a system call while others are ready: only as long as it does not sleep.
+    fn poll(&mut self, tid: HostTid, may_block: bool) -> io::Result<Option<Waited>> {
+        const PATIENCE: u32 = 3;
+        for round in 0.. {
+            if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
+                return Ok(Some(waited));
+            }
+            std::thread::yield_now();
+            let over = self.core.timer.now() != self.seen_tick;
+            if over || (may_block || round > PATIENCE) && crate::procfs::is_sleeping(tid) {
+                break;
+            }
+        }
+        if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
+            return Ok(Some(waited));
+        }
+        if crate::procfs::is_sleeping(tid) {
+            self.turn = None;
+        }
+        Ok(None)
+    }
+
+    fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
+        let Waited { tid, mut report } = waited;
+        loop {
+            let Some(task) = self.tasks.get_mut(&tid) else {
+                self.core.early.insert(tid, report);
+                return Ok(());
+            };
+            let result = match report {
+                Report::Exited(code) => return self.ended(tid, Status::Exited(code)),
+                Report::Killed(signo, core) => return self.killed(tid, signo, core),
+                _ if self.ending => {
+                    tid.kill();
+                    return Ok(());
+                }
+                other => dispatch(&mut self.core, task, other),
+            };
+            match result {
+                Ok((stopped, resume)) => {
+                    task.run = Run::Ready(stopped, resume);
+                    self.ready.insert(tid);
+                    while let Some(child) = self.core.newborn.pop() {
+                        self.adopt(child);
+                    }
+                    return Ok(());
+                }
+                Err(StopError::Gone(gone)) if gone.errno == libc::ESRCH => {
+                    task.run = Run::Running(Running::assume(tid));
+                    return Ok(());
+                }
+                Err(StopError::Gone(gone)) => return Err(RecordError::Bug { what: gone.to_string() }),
+                Err(StopError::Instead(instead)) => report = instead,
+                Err(StopError::Refused(why)) => {
+                    self.refused.get_or_insert(why);
+                    self.kill_all();
+                    return Ok(());
+                }
+                Err(StopError::Fatal(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn killed(&mut self, tid: HostTid, signo: i32, core: bool) -> Result<(), RecordError> {
+        let located = self.tasks.get(&tid).is_some_and(|task| task.pending.is_some() || task.dying == signo);
+        self.ended(tid, Status::Killed(Killed { signo, core, unlocated: !located }))
+    }
+
+    fn ended(&mut self, tid: HostTid, status: Status) -> Result<(), RecordError> {
+        self.ready.remove(&tid);
+        self.core.live.remove(&tid);
+        let Some(task) = self.tasks.remove(&tid) else { return Ok(()) };
+        self.core.sink.announce(task.id)?;
+        if task.id == TaskId(0) {
+            self.exit_code = Some(match status {
+                Status::Exited(code) => code,
+                Status::Killed(killed) => 128 + killed.signo,
+            });
+            self.core.timer.heed_interrupts();
+        }
+        if self.core.nothing_recorded() {
+            return Ok(());
+        }
+        self.core.sink.event(&Event {
+            task: task.id,
+            space: task.space.id,
+            stop: Stop::None,
+            before: task.after,
+            after: task.after,
+            xstate: None,
+            maps: Vec::new(),
+            writes: Vec::new(),
+            fact: Fact::Exit(status),
+        })?;
+        Ok(())
+    }
+
+    fn tick(&mut self, now: u32) -> Result<(), RecordError> {
+        if let Some((tid, since)) = self.turn
+            && now.wrapping_sub(since) >= SLICE
+            && self.others_ready(tid)
+        {
+            self.turn = None;
+        }
+        let late = |task: &Task| task.held.iter().find(|held| now.wrapping_sub(held.since) > HOLD).cloned();
+        if let Some(held) = self.tasks.values().find_map(late) {
+            self.refused.get_or_insert(format!(
+                "asynchronous signal {} in user code that makes no system call is not supported",
+                held.signal
+            ));
+            self.kill_all();
+        }
+        if self.core.timer.stop_requested() {
+            self.kill_all();
+        }
+        if !std::mem::replace(&mut self.busy, false) {
+            self.core.sink.writer.flush()?;
+        }
+        Ok(())
+    }
+
+    fn kill_all(&mut self) {
+        self.ending = true;
+        for tid in self.tasks.keys().chain(self.core.early.keys()) {
+            tid.kill();
+        }
+    }
+
+    /// Waits until every task is gone, recording nothing.
+    fn reap(&mut self) {
+        while !self.tasks.is_empty() {
+            match ptrace::wait_any(0) {
+                Ok(Some(Waited { tid, report: Report::Exited(_) | Report::Killed(..) })) => {
+                    self.tasks.remove(&tid);
+                }
+                Ok(Some(Waited { tid, .. })) => tid.kill(),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn finish(self, options: &Options, nanos: u64) -> Result<Outcome, RecordError> {
+        let exit_code = self.exit_code.unwrap_or(0);
+        let writer = self.core.sink.writer;
+        let (tasks, spaces) = writer.counts();
+        let events = writer.next_id().0;
+        let refused = self.refused;
+        writer.finish(&Summary { exit_code, nanos, events, tasks, spaces, refused: refused.clone() })?;
+        Ok(Outcome { exit_code, trace: options.output.clone(), refused, unexplained: self.core.unexplained })
+    }
+}
+
+fn dispatch(core: &mut Core, task: &mut Task, report: Report) -> Result<Next, StopError> {
+    match report {
+        Report::Seccomp(stopped) if task.filtered && task.pending.is_some() => Ok((stopped, Resume::ToExit)),
+        Report::Seccomp(stopped) => syscall::on_entry(core, task, stopped),
+        Report::Syscall(stopped) if task.pending.is_some() => syscall::on_exit(core, task, stopped),
+        Report::Syscall(stopped) => syscall::on_entry(core, task, stopped),
+        Report::Event(PtraceEvent::Exec, stopped) => exec::on_exec(core, task, stopped),
+        Report::Event(PtraceEvent::Fork | PtraceEvent::Vfork | PtraceEvent::Clone, stopped) => {
+            spawn::on_spawn(core, task, stopped)
+        }
+        Report::Event(_, stopped) => {
+            let resume = if task.pending.is_some() { Resume::ToExit } else { Resume::Cont(0) };
+            Ok((stopped, resume))
+        }
+        Report::Signal(signal, stopped) => signal::on_signal(core, task, signal, stopped),
+        Report::Group(_, stopped) => Ok((stopped, Resume::Listen)),
+        Report::Exited(_) | Report::Killed(..) => Err(StopError::Instead(report)),
+    }
+}

@@ -1,0 +1,250 @@
+//! Signals: where they landed, what they did, and which must wait for a better moment.
+//!
+//! A signal on the way out of a system call, or raised by an instruction, has a place that a replay reaches by running. One
+//! that comes at an arbitrary instruction and has a handler is held back and raised again at the task's next system call.
+#![expect(unsafe_code, reason = "tgkill(2)")]
+
+use guest::{GuestAddr, GuestMemory, Registers};
+use ptrace::{HostTid, Report, Stopped};
+use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop};
+
+use crate::session::{self, Core, Next, StopError};
+use crate::task::{Held, Resume, Task, same_place};
+use crate::{filter, image, procfs, trap};
+
+/// What the kernel will do with a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Disposition {
+    Handler,
+    Ignored,
+    Stops,
+    Kills,
+}
+
+/// Where a signal landed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// No user code ran since the task's last event.
+    AfterEvent,
+    /// At an instruction that raised it; the registers are those before that instruction.
+    Fault(Registers),
+    /// Somewhere in user code.
+    Anywhere,
+}
+
+fn si_code(info: &[u8; 128]) -> i32 {
+    i32::from_le_bytes([info[8], info[9], info[10], info[11]])
+}
+
+/// Whether a mask blocks SIGSEGV.
+pub(crate) fn blocks_segv(mask: u64) -> bool {
+    mask & bit(libc::SIGSEGV) != 0
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// A signal is about to be delivered.
+pub(crate) fn on_signal(
+    core: &mut Core,
+    task: &mut Task,
+    signal: i32,
+    mut stopped: Stopped,
+) -> Result<Next, StopError> {
+    let mut info = stopped.siginfo()?;
+    let regs = stopped.registers()?;
+    if signal == libc::SIGSEGV && si_code(&info) == SI_KERNEL {
+        if let Some(kind) = trap::trapped(task, &regs) {
+            return trap::on_trapped(core, task, stopped, regs, kind);
+        }
+    }
+    refuse_foreign_call(signal, &info)?;
+    if let Some(original) = raised_again(task, signal, &info) {
+        stopped.set_siginfo(&original)?;
+        info = original;
+    }
+    let place = place(task, signal, &info, &regs);
+    let disposition = disposition(task.host, signal);
+    let stop = match place {
+        Place::AfterEvent => Stop::None,
+        Place::Fault(_) => Stop::Fault,
+        Place::Anywhere if disposition == Disposition::Handler => {
+            hold(core, task, signal, info);
+            return Ok((stopped, Resume::Cont(0)));
+        }
+        Place::Anywhere => return Ok((stopped, Resume::Cont(signal))),
+    };
+    let before = match place {
+        Place::Fault(before) => before,
+        _ => task.after,
+    };
+    let mut event = Event {
+        task: task.id,
+        space: task.space.id,
+        stop,
+        before,
+        after: before,
+        xstate: None,
+        maps: Vec::new(),
+        writes: Vec::new(),
+        fact: Fact::Instruction,
+    };
+    let action = match disposition {
+        Disposition::Handler => return deliver(core, task, stopped, signal, info, event),
+        Disposition::Ignored => SignalAction::Ignored,
+        Disposition::Stops => SignalAction::Stopped,
+        Disposition::Kills => {
+            task.dying = signal;
+            SignalAction::Fatal
+        }
+    };
+    event.fact = fact(signal, &info, action);
+    core.sink.event(&event)?;
+    task.after = event.after;
+    Ok((stopped, Resume::Cont(signal)))
+}
+
+const SI_KERNEL: i32 = 0x80;
+
+fn fact(signo: i32, info: &[u8; 128], action: SignalAction) -> Fact {
+    Fact::Signal(Box::new(SignalInfo { signo, siginfo: info.to_vec(), action }))
+}
+
+/// `int 0x80`: our filter answers with a SIGSYS of its own data.
+fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
+    const SYS_SECCOMP: i32 = 1;
+    const AUDIT_ARCH_I386: [u8; 4] = 0x4000_0003u32.to_le_bytes();
+    let data = i32::from_le_bytes([info[4], info[5], info[6], info[7]]);
+    let ours = signal == libc::SIGSYS
+        && si_code(info) == SYS_SECCOMP
+        && info[28..32] == AUDIT_ARCH_I386
+        && data == i32::from(filter::FOREIGN_CALL);
+    if !ours {
+        return Ok(());
+    }
+    let nr = i32::from_le_bytes([info[24], info[25], info[26], info[27]]);
+    Err(StopError::Refused(format!("int 0x80 (32-bit system call {nr}) is not supported")))
+}
+
+fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers) -> Place {
+    if same_place(regs, &task.raw) {
+        return Place::AfterEvent;
+    }
+    let raised = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
+    if raised && si_code(info) > 0 { Place::Fault(at_fault(task, signal, regs)) } else { Place::Anywhere }
+}
+
+/// The registers before an instruction that raised a signal: a breakpoint instruction is behind the pc already.
+fn at_fault(task: &Task, signal: i32, regs: &Registers) -> Registers {
+    const RESUME_FLAG: u64 = 1 << 16;
+    let mut before = Registers { orig_rax: u64::MAX, eflags: regs.eflags & !RESUME_FLAG, ..*regs };
+    let mut bytes = [0; 2];
+    if signal == libc::SIGTRAP && task.space.memory.read(regs.pc().wrapping_sub(2), &mut bytes).is_ok() {
+        before.rip = match bytes {
+            [0xcd, 0x03] => regs.rip - 2,
+            [_, 0xcc | 0xf1] => regs.rip - 1,
+            _ => regs.rip,
+        };
+    }
+    before
+}
+
+fn disposition(host: HostTid, signal: i32) -> Disposition {
+    if procfs::signal_set(host, "SigCgt") & bit(signal) != 0 {
+        return Disposition::Handler;
+    }
+    if procfs::signal_set(host, "SigIgn") & bit(signal) != 0 {
+        return Disposition::Ignored;
+    }
+    match signal {
+        libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT => Disposition::Ignored,
+        libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => Disposition::Stops,
+        _ => Disposition::Kills,
+    }
+}
+
+fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {
+    const FIRST_REALTIME: i32 = 32;
+    if signal < FIRST_REALTIME && task.held.iter().any(|held| held.signal == signal) {
+        return;
+    }
+    task.held.push(Held { signal, siginfo, since: core.timer.now() });
+}
+
+/// Raises the signals that were held back, at the entry of a system call.
+pub(crate) fn raise_held(_core: &Core, task: &mut Task) {
+    for held in std::mem::take(&mut task.held) {
+        // SAFETY: tgkill takes numbers only; the task is a stopped tracee, so its id is not reused.
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, task.host.0, task.host.0, held.signal) };
+        if result == 0 {
+            task.raised.push(held);
+        }
+    }
+}
+
+/// If this is a signal that was held back and raised again: what it came with at first.
+fn raised_again(task: &mut Task, signal: i32, info: &[u8; 128]) -> Option<[u8; 128]> {
+    let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
+    if si_code(info) != libc::SI_TKILL || sender as u32 != std::process::id() {
+        return None;
+    }
+    let at = task.raised.iter().position(|held| held.signal == signal)?;
+    Some(task.raised.remove(at).siginfo)
+}
+
+/// Lets the kernel enter the handler and records the frame, at the handler's first instruction.
+fn deliver(
+    core: &mut Core,
+    task: &mut Task,
+    stopped: Stopped,
+    signal: i32,
+    info: [u8; 128],
+    mut event: Event,
+) -> Result<Next, StopError> {
+    let from = stopped.registers()?;
+    stopped.step(signal)?;
+    let stopped = match session::wait_one(task.host)? {
+        Report::Signal(libc::SIGTRAP, stopped) => stopped,
+        // No room for the frame, or death: that is a report of its own.
+        report => return Err(StopError::Instead(report)),
+    };
+    let raw = stopped.registers()?;
+    if same_place(&from, &raw) {
+        return Err(StopError::bug(format!("signal {signal} did not enter its handler")));
+    }
+    event.after = Registers { orig_rax: u64::MAX, ..raw };
+    event.xstate = Some(stopped.xstate()?);
+    event.writes = vec![frame(core, task, &raw)?];
+    event.fact = fact(signal, &info, SignalAction::Handler { handler: raw.pc() });
+    core.sink.event(&event)?;
+    task.after = event.after;
+    task.raw = raw;
+    task.segv.blocked = blocks_segv(stopped.signal_mask()?);
+    Ok((stopped, Resume::Cont(0)))
+}
+
+/// The signal frame: from the stack pointer to the end of the saved extended state (`struct rt_sigframe` and
+/// `struct _fpx_sw_bytes` of the kernel).
+fn frame(core: &mut Core, task: &Task, raw: &Registers) -> Result<MemWrite, StopError> {
+    const FPSTATE_POINTER: u64 = 8 + 40 + 184;
+    const FRAME_LENGTH: u64 = 8 + 304 + 128;
+    const LEGACY_LENGTH: u64 = 512;
+    const SOFTWARE_BYTES: u64 = 464;
+    const MAGIC: u32 = 0x4650_5853;
+    let memory = &task.space.memory;
+    let sp = raw.sp();
+    let fpstate = GuestAddr(memory.read_u64(sp.wrapping_add(FPSTATE_POINTER))?);
+    let mut end = sp.wrapping_add(FRAME_LENGTH);
+    if fpstate != GuestAddr(0) {
+        let has_more = memory.read_u32(fpstate.wrapping_add(SOFTWARE_BYTES))? == MAGIC;
+        let len = if has_more {
+            u64::from(memory.read_u32(fpstate.wrapping_add(SOFTWARE_BYTES + 4))?)
+        } else {
+            LEGACY_LENGTH
+        };
+        end = end.max(fpstate.wrapping_add(len));
+    }
+    let bytes = memory.read_vec(sp, (end.0 - sp.0) as usize)?;
+    Ok(MemWrite { addr: sp, data: image::data(bytes, &mut core.sink.writer)? })
+}

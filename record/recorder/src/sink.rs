@@ -1,0 +1,98 @@
+//! Events on their way to the trace. Decides between one event for a whole system call and two; knows nothing of processes.
+
+use guest::{EventId, Registers, SpaceId, TaskId, XState};
+use trace::{Event, Fact, MapOp, MemWrite, Stop, SyscallInfo, TraceWriter, WriteError};
+
+/// A system call that began and is not in the trace yet.
+#[derive(Debug)]
+struct Begun {
+    task: TaskId,
+    space: SpaceId,
+    before: Registers,
+    info: SyscallInfo,
+}
+
+/// What a system call did.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) info: SyscallInfo,
+    pub(crate) after: Registers,
+    pub(crate) xstate: Option<XState>,
+    pub(crate) maps: Vec<MapOp>,
+    pub(crate) writes: Vec<MemWrite>,
+}
+
+/// Where events go.
+pub(crate) struct Sink {
+    pub(crate) writer: TraceWriter,
+    begun: Vec<Begun>,
+}
+
+impl Sink {
+    pub(crate) fn new(writer: TraceWriter) -> Self {
+        Self { writer, begun: Vec::new() }
+    }
+
+    /// A task entered a system call. Nothing is written until it returns, or something else happens first.
+    pub(crate) fn begin(&mut self, task: TaskId, space: SpaceId, before: Registers, info: SyscallInfo) {
+        self.begun.push(Begun { task, space, before, info });
+    }
+
+    /// Writes the entry of the task's system call if that is not in the trace yet.
+    pub(crate) fn announce(&mut self, task: TaskId) -> Result<(), WriteError> {
+        match self.begun.iter().position(|begun| begun.task == task) {
+            Some(at) => self.announce_at(at),
+            None => Ok(()),
+        }
+    }
+
+    fn announce_at(&mut self, at: usize) -> Result<(), WriteError> {
+        let Begun { task, space, before, info } = self.begun.remove(at);
+        let event = Event {
+            task,
+            space,
+            stop: Stop::Syscall,
+            before,
+            after: before,
+            xstate: None,
+            maps: Vec::new(),
+            writes: Vec::new(),
+            fact: Fact::SyscallEnter(info),
+        };
+        self.writer.event(&event).map(drop)
+    }
+
+    /// The task's system call returned. `entered` are its registers when it was announced, used if it was.
+    pub(crate) fn end(
+        &mut self,
+        task: TaskId,
+        space: SpaceId,
+        entered: Registers,
+        ended: Ended,
+    ) -> Result<EventId, WriteError> {
+        let Ended { info, after, xstate, maps, writes } = ended;
+        let whole = self.begun.iter().position(|begun| begun.task == task);
+        if let Some(at) = whole {
+            self.begun.remove(at);
+        }
+        self.announce_others(task)?;
+        let (stop, fact) = match whole {
+            Some(_) => (Stop::Syscall, Fact::Syscall(info)),
+            None => (Stop::None, Fact::SyscallLeave(info)),
+        };
+        self.writer.event(&Event { task, space, stop, before: entered, after, xstate, maps, writes, fact })
+    }
+
+    /// Writes an event that is no system call. The task's own, if it is inside one, must be announced first.
+    pub(crate) fn event(&mut self, event: &Event) -> Result<EventId, WriteError> {
+        self.announce_others(event.task)?;
+        self.writer.event(event)
+    }
+
+    fn announce_others(&mut self, task: TaskId) -> Result<(), WriteError> {
+        while let Some(at) = self.begun.iter().position(|begun| begun.task != task) {
+            self.announce_at(at)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! System calls, from the stop at entry to the stop at exit: what is noted, what is let through, what is answered instead.
+
+use std::rc::Rc;
+
+use guest::{GuestMemory, GuestRange, Registers};
+use kernel::{Call, Class, Errno, MapCall};
+use ptrace::Stopped;
+use trace::{MemWrite, SyscallInfo};
+
+use crate::session::{Core, Next, StopError};
+use crate::sink::Ended;
+use crate::task::{Pending, Resume, Task};
+use crate::{affinity, image, memmap, output, paranoid, signal, trap};
+
+const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
+const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
+const RT_SIGPROCMASK: u32 = kernel::number("rt_sigprocmask");
+const PRCTL: u32 = kernel::number("prctl");
+const SECCOMP: u32 = kernel::number("seccomp");
+
+/// Restart codes that a tracer sees in rax (`linux/errno.h`).
+const RESTART_CODES: [i64; 3] = [-512, -513, -514];
+const ERESTART_RESTARTBLOCK: i64 = -516;
+
+/// Registers at a system call, as events have them: the instruction not yet executed.
+fn at_instruction(regs: &Registers) -> Registers {
+    const LENGTH: u64 = 2;
+    Registers {
+        rax: regs.orig_rax & 0xffff_ffff,
+        rcx: 0,
+        r11: 0,
+        orig_rax: 0,
+        rip: regs.rip.wrapping_sub(LENGTH),
+        ..*regs
+    }
+}
+
+/// A system call is about to be made.
+pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
+    let regs = stopped.registers()?;
+    if trap::is_vsyscall(&regs) {
+        return trap::on_vsyscall(core, task, stopped, regs);
+    }
+    let nr = regs.orig_rax as u32;
+    let args = regs.syscall_args();
+    let space = Rc::clone(&task.space);
+    let class = kernel::decide(nr, &args, &space.memory)
+        .map_err(|refusal| StopError::Refused(refusal.to_string()))?;
+    let before = at_instruction(&regs);
+    let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
+    core.sink.begin(task.id, task.space.id, before, info);
+    task.after = before;
+
+    let emulated = match class {
+        Class::Emulate(errno) => Some(errno.as_result()),
+        Class::Map(MapCall::ForkRule) => memmap::fork_rule(&args),
+        _ => instead(core, task, nr, &args),
+    };
+    if let Some(result) = emulated {
+        stopped.set_registers(&Registers { orig_rax: u64::MAX, rax: result as u64, ..regs })?;
+    } else if class == Class::Map(MapCall::DiscardLater) {
+        // Restored at exit.
+        stopped.set_registers(&Registers { rdx: libc::MADV_DONTNEED as u64, ..regs })?;
+    }
+    let restarted = (nr == RESTART_SYSCALL).then_some(task.restart).flatten();
+    let (effect_nr, effect_args) = restarted.unwrap_or((nr, args));
+    task.pending = Some(Pending {
+        call: Call::enter(effect_nr, effect_args, &space.memory),
+        class,
+        made: (nr, args),
+        new_action: new_segv_action(task, nr, &args),
+        emulated,
+        snapshot: core.paranoid.then(|| paranoid::Snapshot::take(task)),
+    });
+    if class == Class::Exit {
+        core.sink.announce(task.id)?;
+        return Ok((stopped, Resume::Cont(0)));
+    }
+    signal::raise_held(core, task);
+    Ok((stopped, Resume::ToExit))
+}
+
+/// The answer to a call that the recorder gives in the kernel's place, if it does.
+fn instead(core: &Core, task: &mut Task, nr: u32, args: &[u64; 6]) -> Option<i64> {
+    if output::moves_unseen(&core.streams, task, nr, args) {
+        return Some(Errno::EINVAL.as_result());
+    }
+    affinity::set(core, task, nr, args)
+}
+
+fn new_segv_action(task: &Task, nr: u32, args: &[u64; 6]) -> Option<[u8; 32]> {
+    if nr != RT_SIGACTION || args[0] != libc::SIGSEGV as u64 || args[1] == 0 {
+        return None;
+    }
+    let mut action = [0; 32];
+    task.space.memory.read(guest::GuestAddr(args[1]), &mut action).ok()?;
+    Some(action)
+}
+
+/// A system call returned.
+pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
+    let Some(pending) = task.pending.take() else {
+        return Err(StopError::bug("a system call returned that was never made".into()));
+    };
+    let mut regs = stopped.registers()?;
+    let (nr, args) = pending.made;
+    if pending.class == Class::Map(MapCall::DiscardLater) {
+        regs.rdx = args[2];
+        stopped.set_registers(&regs)?;
+    }
+    if pending.class == Class::SignalReturn {
+        return on_sigreturn(core, task, stopped, regs, nr, args);
+    }
+    let result = regs.rax as i64;
+    let call = pending.call.returned(result);
+    affinity::answer(core, task, &call)?;
+
+    let ranges = if pending.emulated.is_some() { Vec::new() } else { effects(&call, task)? };
+    let maps = match pending.class {
+        Class::Map(kind) => memmap::ops(core, task, kind, &call)?,
+        _ => Vec::new(),
+    };
+    if let Some(snapshot) = &pending.snapshot {
+        let found = snapshot.unexplained(task, &ranges, &maps);
+        let shown = kernel::format_call(nr, &args, Some(result), Some(&task.space.memory));
+        core.unexplained.extend(found.into_iter().map(|what| format!("{shown}: {what}")));
+    }
+    let mut writes = read_ranges(core, task, &ranges)?;
+    writes.extend(memmap::shared_file_writes(core, task, &call)?);
+    let (stream, crc) = output::of_call(core, task, &call)?;
+    let after = going_on(&regs, nr, result);
+    task.restart = (result == ERESTART_RESTARTBLOCK).then_some((call.nr, call.args));
+    follow(task, &stopped, &call, nr, pending.new_action)?;
+    let info = SyscallInfo { nr, args, result: Some(result), output: stream, output_crc: crc };
+    let ended = Ended { info, after, xstate: None, maps, writes };
+    core.sink.end(task.id, task.space.id, task.after, ended)?;
+    task.after = after;
+    task.raw = regs;
+    Ok((stopped, Resume::Cont(0)))
+}
+
+fn on_sigreturn(
+    core: &mut Core,
+    task: &mut Task,
+    stopped: Stopped,
+    regs: Registers,
+    nr: u32,
+    args: [u64; 6],
+) -> Result<Next, StopError> {
+    let after = Registers { orig_rax: u64::MAX, ..regs };
+    let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
+    let xstate = Some(stopped.xstate()?);
+    let ended = Ended { info, after, xstate, maps: Vec::new(), writes: Vec::new() };
+    core.sink.end(task.id, task.space.id, task.after, ended)?;
+    task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?);
+    task.after = after;
+    task.raw = regs;
+    Ok((stopped, Resume::Cont(0)))
+}
+
+/// The registers with which a task goes on after a call: where a signal cut it short, the kernel backs up to make
+/// it again (unless a handler is entered, which is an event of its own).
+fn going_on(regs: &Registers, nr: u32, result: i64) -> Registers {
+    let mut after = Registers { orig_rax: u64::MAX, ..*regs };
+    if RESTART_CODES.contains(&result) || result == ERESTART_RESTARTBLOCK {
+        after.rip = after.rip.wrapping_sub(2);
+        after.rax = u64::from(if result == ERESTART_RESTARTBLOCK { RESTART_SYSCALL } else { nr });
+    }
+    after
+}
+
+fn effects(call: &Call, task: &Task) -> Result<Vec<GuestRange>, StopError> {
+    kernel::effects(call, &task.space.memory).map_err(|error| {
+        StopError::Refused(format!("{}: {error}", kernel::format_call(call.nr, &call.args, None, None)))
+    })
+}
+
+fn read_ranges(core: &mut Core, task: &Task, ranges: &[GuestRange]) -> Result<Vec<MemWrite>, StopError> {
+    let mut writes = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match task.space.memory.read_vec(range.start, range.len() as usize) {
+            Ok(bytes) => {
+                writes.push(MemWrite { addr: range.start, data: image::data(bytes, &mut core.sink.writer)? });
+            }
+            // The kernel could not write there either.
+            Err(unmapped) => tracing::debug!(?range, %unmapped, "an effect lies in unmapped memory"),
+        }
+    }
+    Ok(writes)
+}
+
+/// Follows what the recorder must know of a task's signal and filter state.
+fn follow(
+    task: &mut Task,
+    stopped: &Stopped,
+    call: &Call,
+    nr: u32,
+    new_action: Option<[u8; 32]>,
+) -> Result<(), StopError> {
+    const PR_SET_SECCOMP: u64 = libc::PR_SET_SECCOMP as u64;
+    if !call.succeeded() {
+        return Ok(());
+    }
+    match nr {
+        RT_SIGPROCMASK => task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?),
+        RT_SIGACTION => task.segv.action = new_action.unwrap_or(task.segv.action),
+        PRCTL if call.args[0] == PR_SET_SECCOMP => task.filtered = true,
+        SECCOMP if call.args[0] <= u64::from(libc::SECCOMP_SET_MODE_FILTER) => task.filtered = true,
+        _ => {}
+    }
+    Ok(())
+}

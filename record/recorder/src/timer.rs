@@ -1,0 +1,92 @@
+//! The clock tick that ends slices and wakes the main loop. Knows nothing of tasks.
+#![expect(unsafe_code, reason = "sigaction(2) and setitimer(2)")]
+
+use std::io;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Milliseconds between ticks.
+pub(crate) const TICK_MS: u64 = 10;
+
+static TICKS: AtomicU32 = AtomicU32::new(0);
+static STOP: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn on_tick(_: i32) {
+    TICKS.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn on_stop(signal: i32) {
+    STOP.store(signal as u32, Ordering::Relaxed);
+}
+
+/// Signal dispositions as a recording needs them, and the running timer. Dropping it puts back what was there.
+pub(crate) struct Timer {
+    saved: Vec<(i32, libc::sigaction)>,
+}
+
+impl Timer {
+    /// Starts the tick; ignores the terminal's signals (the guest gets them too); notes requests to end.
+    pub(crate) fn start() -> io::Result<Self> {
+        let mut timer = Self { saved: Vec::new() };
+        STOP.store(0, Ordering::Relaxed);
+        timer.set(libc::SIGINT, libc::SIG_IGN)?;
+        timer.set(libc::SIGQUIT, libc::SIG_IGN)?;
+        timer.set(libc::SIGALRM, on_tick as extern "C" fn(i32) as usize)?;
+        timer.set(libc::SIGTERM, on_stop as extern "C" fn(i32) as usize)?;
+        timer.set(libc::SIGHUP, on_stop as extern "C" fn(i32) as usize)?;
+        interval(TICK_MS)?;
+        Ok(timer)
+    }
+
+    /// The number of ticks so far, wrapping.
+    pub(crate) fn now(&self) -> u32 {
+        TICKS.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody asked this process to end.
+    pub(crate) fn stop_requested(&self) -> bool {
+        STOP.load(Ordering::Relaxed) != 0
+    }
+
+    /// From now on SIGINT and SIGQUIT, too, ask for the end.
+    pub(crate) fn heed_interrupts(&mut self) {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            let _ = self.set(signal, on_stop as extern "C" fn(i32) as usize);
+        }
+    }
+
+    fn set(&mut self, signal: i32, handler: usize) -> io::Result<()> {
+        // SAFETY: an all-zero sigaction is valid (no flags: waits are interrupted); the handlers above only store to
+        // atomics.
+        let (result, old) = unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = handler;
+            let mut old: libc::sigaction = mem::zeroed();
+            (libc::sigaction(signal, &action, &mut old), old)
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.saved.push((signal, old));
+        Ok(())
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        let _ = interval(0);
+        for (signal, old) in self.saved.iter().rev() {
+            // SAFETY: `old` is what sigaction gave for this signal.
+            unsafe { libc::sigaction(*signal, old, ptr::null_mut()) };
+        }
+    }
+}
+
+fn interval(milliseconds: u64) -> io::Result<()> {
+    let every = libc::timeval { tv_sec: 0, tv_usec: milliseconds as i64 * 1000 };
+    let timer = libc::itimerval { it_interval: every, it_value: every };
+    // SAFETY: `timer` outlives the call; the old value is not wanted.
+    let result = unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
