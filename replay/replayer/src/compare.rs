@@ -33,7 +33,8 @@ pub(crate) fn differences(
 fn normal(regs: &Registers, stop: Stop, exact_flags: bool) -> Registers {
     let mut out = Registers { orig_rax: 0, eflags: regs.eflags & !NOT_THE_GUESTS, ..*regs };
     match stop {
-        Stop::Syscall => (out.rcx, out.r11) = (0, 0),
+        // The kernel looks at the low half of the number only, and that is what is recorded.
+        Stop::Syscall => (out.rcx, out.r11, out.rax) = (0, 0, regs.rax & 0xffff_ffff),
         Stop::Fault if !exact_flags => out.eflags &= !ARITHMETIC,
         _ => {}
     }

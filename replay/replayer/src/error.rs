@@ -152,9 +152,9 @@ pub enum Difference {
         actual: u32,
     },
     /// The bytes the program printed are not in its memory.
-    OutputUnmapped {
-        /// Where.
-        addr: GuestAddr,
+    OutputLost {
+        /// Why.
+        what: String,
     },
     /// An event took another number of instructions than in the replay before.
     Count {
@@ -206,7 +206,7 @@ impl fmt::Display for Difference {
             Self::Output { expected, actual } => {
                 write!(f, "output has checksum {actual:#010x}, recorded {expected:#010x}")
             }
-            Self::OutputUnmapped { addr } => write!(f, "output lies at {addr}, where no memory is"),
+            Self::OutputLost { what } => write!(f, "output cannot be read: {what}"),
             Self::Count { expected, actual } => {
                 write!(f, "took {actual} instructions, an earlier replay took {expected}")
             }

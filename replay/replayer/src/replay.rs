@@ -414,7 +414,6 @@ impl Replay {
                 self.live.add_task(event.task, ids, event.space, event.before, XState::default());
             }
             Fact::Spawn(info) => self.spawn(id, event, info)?,
-            Fact::Syscall(info) | Fact::SyscallLeave(info) => self.print(event, info, at, observer)?,
             _ => {}
         }
         let (space_id, space) = self.live.enter(event.task).ok_or_else(not_alive)??;
@@ -423,6 +422,9 @@ impl Replay {
         space.set_registers(&event.after);
         if let Some(xstate) = &event.xstate {
             space.set_xstate(xstate).map_err(|source| ReplayError::Host { space: space_id, source })?;
+        }
+        if let Fact::Syscall(info) | Fact::SyscallLeave(info) = &event.fact {
+            self.print(event, info, at, observer)?;
         }
         self.count(id, event)?;
         let at = Position { moment: self.cursor.moment, event: id };
@@ -512,7 +514,7 @@ impl Replay {
         let bytes = match output::bytes(space, info) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(()),
-            Err(unmapped) => return Err(self.diverged(Difference::OutputUnmapped { addr: unmapped.addr })),
+            Err(error) => return Err(self.diverged(Difference::OutputLost { what: error.to_string() })),
         };
         let actual = crc32fast::hash(&bytes);
         if actual != info.output_crc {

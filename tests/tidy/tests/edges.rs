@@ -16,7 +16,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("granule", &["guest"]),
     ("recorder", &["guest", "kernel", "trace", "ptrace", "abi"]),
     ("engine", &["guest", "ptrace", "abi", "translate"]),
-    ("replayer", &["guest", "trace", "engine"]),
+    ("replayer", &["guest", "kernel", "trace", "engine"]),
     ("timeline", &["guest", "trace", "engine", "replayer"]),
     ("store", &["guest", "trace", "granule"]),
     ("symbols", &["guest", "trace"]),
