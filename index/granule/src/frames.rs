@@ -1,4 +1,16 @@
 //! Calls and returns, found from the block sequence and the return addresses pushed.
+//!
+//! A call pushes its return address, and where it does tells where the stack is: frames at or below that address are gone,
+//! however they were left. A return pops the frame whose return address it goes to.
+
+use std::collections::BTreeMap;
+
+use guest::{GuestAddr, Moment, TaskId};
+
+use crate::dictionary::{Layout, Local};
+use crate::marks::Marks;
+use crate::shape::{BlockEnd, BlockShape, BlockTable};
+use crate::wire::{Reader, WireError, put_signed, put_varint};
 
 /// What entered a function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -7,4 +19,360 @@ pub enum CallKind {
     Call,
     /// The delivery of a signal to a handler.
     Signal,
+}
+
+/// A function in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// What entered it.
+    pub kind: CallKind,
+    /// The moment of its first instruction.
+    pub entry: Moment,
+    /// Its entry, behind a linkage stub if there was one.
+    pub callee: GuestAddr,
+    /// The call instruction; for a handler, the instruction that was interrupted.
+    pub site: GuestAddr,
+    /// Where it returns to.
+    pub ret: GuestAddr,
+    /// The address of its return address.
+    pub sp: GuestAddr,
+}
+
+/// A function that was left, or is still in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The function.
+    pub frame: Frame,
+    /// Whose.
+    pub task: TaskId,
+    /// Number of calls around it.
+    pub depth: u32,
+    /// The moment after its return; `None` while it is in progress.
+    pub exit: Option<Moment>,
+    /// Whether it was in progress already when the granule in which it is left began.
+    pub crossed: bool,
+}
+
+/// What happened to a task's call stack other than by calls and returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hint {
+    /// When, before that tick's instruction.
+    pub tick: u64,
+    /// To whom.
+    pub task: TaskId,
+    /// What.
+    pub kind: HintKind,
+}
+
+/// See [`Hint`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HintKind {
+    /// A signal handler was entered.
+    Signal {
+        /// The instruction that was interrupted.
+        site: GuestAddr,
+        /// The handler.
+        handler: GuestAddr,
+        /// Where it returns to.
+        ret: GuestAddr,
+        /// Its stack pointer.
+        sp: GuestAddr,
+    },
+    /// The stack pointer is here: frames below it are gone.
+    Unwind {
+        /// The stack pointer.
+        sp: GuestAddr,
+    },
+    /// The task begins in the middle of what another one does (vfork, clone).
+    Adopt {
+        /// The other one.
+        from: TaskId,
+    },
+}
+
+/// How far above a frame the stack can be for the frame to be called left, rather than on another stack.
+const STACK_REACH: u64 = 8 << 20;
+
+/// How many frames a return is looked for.
+const RETURN_SEARCH: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Pending {
+    #[default]
+    Nothing,
+    /// A call retired; the next block is the callee.
+    Call { site: GuestAddr, ret: GuestAddr, sp: GuestAddr },
+    /// A return retired; the next block says where to.
+    Return,
+    /// A linkage stub ran; the next block is the real callee.
+    Stub,
+}
+
+/// The call stack of one task.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stack {
+    frames: Vec<Frame>,
+    pending: Pending,
+    /// How many frames, from the outermost, were in progress when the granule began.
+    crossed: usize,
+}
+
+/// The call stacks of a space's tasks.
+#[derive(Clone, Debug, Default)]
+pub struct Frames {
+    stacks: BTreeMap<TaskId, Stack>,
+}
+
+impl Frames {
+    /// The functions that `task` is in, the outermost first.
+    pub fn of(&self, task: TaskId) -> &[Frame] {
+        self.stacks.get(&task).map_or(&[], |stack| &stack.frames)
+    }
+
+    /// Lets `task` be in `frames`, the outermost first, before the granule begins.
+    pub fn set(&mut self, task: TaskId, frames: Vec<Frame>) {
+        let crossed = frames.len();
+        self.stacks.insert(task, Stack { frames, pending: Pending::Nothing, crossed });
+    }
+
+    /// Ends a granule: the functions in progress that were entered in it, and from now on count as crossing.
+    pub(crate) fn cross(&mut self, mut opened: impl FnMut(Call)) {
+        for (&task, stack) in &mut self.stacks {
+            for (depth, &frame) in stack.frames.iter().enumerate().skip(stack.crossed) {
+                opened(Call { frame, task, depth: depth as u32, exit: None, crossed: false });
+            }
+            stack.crossed = stack.frames.len();
+        }
+    }
+
+    /// All functions in progress.
+    pub fn in_progress(&self) -> impl Iterator<Item = Call> {
+        self.stacks.iter().flat_map(|(&task, stack)| {
+            stack.frames.iter().enumerate().map(move |(depth, &frame)| Call {
+                frame,
+                task,
+                depth: depth as u32,
+                exit: None,
+                crossed: depth < stack.crossed,
+            })
+        })
+    }
+
+    /// Takes a task's stack out, to be put back with [`Frames::put`].
+    fn take(&mut self, task: TaskId) -> Stack {
+        self.stacks.remove(&task).unwrap_or_default()
+    }
+
+    fn put(&mut self, task: TaskId, stack: Stack) {
+        self.stacks.insert(task, stack);
+    }
+
+    /// Applies a hint, with the moment at which it happened. Left functions go to `left`.
+    pub fn apply(&mut self, hint: &Hint, moment: Moment, left: &mut impl FnMut(Call)) {
+        let task = hint.task;
+        match hint.kind {
+            HintKind::Adopt { from } => {
+                let frames = self.of(from).to_vec();
+                self.put(task, Stack { frames, pending: Pending::Nothing, crossed: 0 });
+            }
+            HintKind::Unwind { sp } => self.stacks.entry(task).or_default().unwind(task, sp, moment, left),
+            HintKind::Signal { site, handler, ret, sp } => {
+                let stack = self.stacks.entry(task).or_default();
+                stack.arrive(task, site, moment, left);
+                stack.pending = Pending::Nothing;
+                let frame = Frame { kind: CallKind::Signal, entry: moment, callee: handler, site, ret, sp };
+                stack.frames.push(frame);
+            }
+        }
+    }
+
+    /// Whether the hint that the stack of `task` is at `sp` would end a function.
+    pub fn unwinds(&self, task: TaskId, sp: GuestAddr) -> bool {
+        self.of(task).last().is_some_and(|frame| frame.sp < sp && sp.0 - frame.sp.0 <= STACK_REACH)
+    }
+}
+
+impl Stack {
+    /// Whether the next block means something whatever it is.
+    #[inline]
+    fn is_waiting(&self) -> bool {
+        self.pending != Pending::Nothing
+    }
+
+    /// Execution goes on at `pc`.
+    fn arrive(&mut self, task: TaskId, pc: GuestAddr, moment: Moment, left: &mut impl FnMut(Call)) {
+        match std::mem::take(&mut self.pending) {
+            Pending::Nothing => {}
+            Pending::Call { site, ret, sp } => {
+                let frame = Frame { kind: CallKind::Call, entry: moment, callee: pc, site, ret, sp };
+                self.frames.push(frame);
+            }
+            Pending::Return => {
+                let found = self.frames.iter().rev().take(RETURN_SEARCH).position(|frame| frame.ret == pc);
+                if let Some(inner) = found {
+                    self.leave(task, inner + 1, moment, left);
+                }
+            }
+            Pending::Stub => {
+                if let Some(frame) = self.frames.last_mut() {
+                    frame.callee = pc;
+                }
+            }
+        }
+    }
+
+    /// `shape` ran, from `moment` on; `pushed` is where its last store went.
+    fn run(
+        &mut self,
+        task: TaskId,
+        shape: &BlockShape,
+        moment: Moment,
+        pushed: u64,
+        left: &mut impl FnMut(Call),
+    ) {
+        let entered = matches!(self.pending, Pending::Call { .. });
+        self.arrive(task, shape.pc, moment, left);
+        match shape.end {
+            BlockEnd::Call => {
+                let sp = GuestAddr(pushed);
+                let last = Moment(moment.0 + u64::from(shape.instructions()) - 1);
+                self.unwind(task, sp.wrapping_add(1), last, left);
+                let site = shape.pc_of(shape.instructions() - 1);
+                self.pending = Pending::Call { site, ret: shape.end_pc(), sp };
+            }
+            BlockEnd::Return => self.pending = Pending::Return,
+            BlockEnd::IndirectJump if entered && shape.instructions() <= 2 => self.pending = Pending::Stub,
+            _ => {}
+        }
+    }
+
+    fn unwind(&mut self, task: TaskId, sp: GuestAddr, moment: Moment, left: &mut impl FnMut(Call)) {
+        let gone = |frame: &&Frame| frame.sp < sp && sp.0 - frame.sp.0 <= STACK_REACH;
+        let count = self.frames.iter().rev().take_while(gone).count();
+        self.leave(task, count, moment, left);
+    }
+
+    fn leave(&mut self, task: TaskId, count: usize, moment: Moment, left: &mut impl FnMut(Call)) {
+        for _ in 0..count {
+            let Some(frame) = self.frames.pop() else { return };
+            let depth = self.frames.len();
+            let crossed = depth < self.crossed;
+            self.crossed = self.crossed.min(depth);
+            left(Call { frame, task, depth: depth as u32, exit: Some(moment), crossed });
+        }
+    }
+}
+
+/// What a granule says about control flow, decoded.
+pub(crate) struct Flow<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) table: &'a BlockTable,
+    pub(crate) sequence: &'a [u32],
+    pub(crate) addresses: &'a [u64],
+    pub(crate) marks: &'a Marks,
+    pub(crate) hints: &'a [Hint],
+    pub(crate) first_tick: u64,
+}
+
+impl Flow<'_> {
+    /// Follows calls and returns up to (without) tick `until`, from the stacks that `frames` holds. Left functions go to
+    /// `left` as they are left.
+    pub(crate) fn follow(&self, frames: &mut Frames, until: u64, left: &mut impl FnMut(Call)) {
+        let mut seen = vec![0u32; self.layout.locals.len()];
+        let mut tick = self.first_tick;
+        let mut mark = self.marks.at(tick);
+        let mut stack = frames.take(mark.task);
+        let (mut next_mark, mut next_hint) = (1, 0);
+        for &number in self.sequence {
+            if tick >= until {
+                break;
+            }
+            while self.marks.all().get(next_mark).is_some_and(|next| next.tick <= tick) {
+                frames.put(mark.task, stack);
+                mark = self.marks.all()[next_mark];
+                stack = frames.take(mark.task);
+                next_mark += 1;
+            }
+            let moment = Moment(mark.moment.0 + (tick - mark.tick));
+            while let Some(hint) = self.hints.get(next_hint).filter(|hint| hint.tick <= tick) {
+                frames.put(mark.task, stack);
+                frames.apply(hint, moment, left);
+                stack = frames.take(mark.task);
+                next_hint += 1;
+            }
+            let local = &self.layout.locals[number as usize];
+            let plain = matches!(local.end, BlockEnd::Fall | BlockEnd::Jump | BlockEnd::System);
+            if !plain || stack.is_waiting() {
+                let pushed = self.pushed(local, number, &mut seen);
+                if let Some(shape) = self.table.get(local.id) {
+                    stack.run(mark.task, shape, moment, pushed, left);
+                }
+            }
+            tick += u64::from(local.instructions);
+        }
+        frames.put(mark.task, stack);
+        for hint in self.hints.iter().skip(next_hint).take_while(|hint| hint.tick < until) {
+            frames.apply(hint, self.marks.moment(hint.tick), left);
+        }
+    }
+
+    /// Where the call at the end of this execution of a block pushed its return address; 0 for others.
+    fn pushed(&self, local: &Local, number: u32, seen: &mut [u32]) -> u64 {
+        if local.end != BlockEnd::Call {
+            return 0;
+        }
+        let k = seen[number as usize];
+        seen[number as usize] += 1;
+        self.layout.slots_of(local).last().map_or(0, |slot| slot.address(self.addresses, k))
+    }
+}
+
+pub(crate) fn write_hints(out: &mut Vec<u8>, hints: &[Hint]) {
+    put_varint(out, hints.len() as u64);
+    let mut last = 0;
+    for hint in hints {
+        put_varint(out, hint.tick - last);
+        last = hint.tick;
+        put_varint(out, u64::from(hint.task.0));
+        match hint.kind {
+            HintKind::Signal { site, handler, ret, sp } => {
+                out.push(0);
+                for addr in [site, handler, ret, sp] {
+                    put_signed(out, addr.0 as i64);
+                }
+            }
+            HintKind::Unwind { sp } => {
+                out.push(1);
+                put_signed(out, sp.0 as i64);
+            }
+            HintKind::Adopt { from } => {
+                out.push(2);
+                put_varint(out, u64::from(from.0));
+            }
+        }
+    }
+}
+
+pub(crate) fn read_hints(reader: &mut Reader<'_>) -> Result<Vec<Hint>, WireError> {
+    fn task(value: u64) -> Result<TaskId, WireError> {
+        u32::try_from(value).map(TaskId).map_err(|_| WireError::Invalid { what: "task of a hint" })
+    }
+    let mut hints = Vec::new();
+    let mut tick = 0u64;
+    for _ in 0..reader.count(4)? {
+        tick = tick.checked_add(reader.varint()?).ok_or(WireError::Invalid { what: "hint" })?;
+        let whose = task(reader.varint()?)?;
+        let addr = |reader: &mut Reader<'_>| reader.signed().map(|value| GuestAddr(value as u64));
+        let kind = match reader.byte()? {
+            0 => {
+                let (site, handler) = (addr(reader)?, addr(reader)?);
+                HintKind::Signal { site, handler, ret: addr(reader)?, sp: addr(reader)? }
+            }
+            1 => HintKind::Unwind { sp: addr(reader)? },
+            2 => HintKind::Adopt { from: task(reader.varint()?)? },
+            _ => return Err(WireError::Invalid { what: "kind of a hint" }),
+        };
+        hints.push(Hint { tick, task: whose, kind });
+    }
+    Ok(hints)
 }

@@ -27,13 +27,48 @@ pub enum StoreSize {
     Variable,
 }
 
-/// One store of a block.
+/// Where a store's address is found. Offsets are in bytes of the block's log record, behind its header.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoreAddress {
+    /// The same every time.
+    Fixed(u64),
+    /// Eight bytes of the record.
+    Logged {
+        /// Where.
+        at: u16,
+    },
+    /// At a distance from the address of an earlier store of the block, which is not `Derived` itself.
+    Derived {
+        /// Which store.
+        store: u16,
+        /// Added, wrapping.
+        delta: i64,
+    },
+}
+
+/// Where a store's value is found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoreContents {
+    /// The same every time: the low bytes of this number.
+    Fixed(u64),
+    /// In the record.
+    Logged {
+        /// Where.
+        at: u16,
+    },
+}
+
+/// One store of a block. For a variable one, address and contents say nothing: each execution brings its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StoreShape {
     /// Which instruction of the block it belongs to, from 0.
     pub instruction: u16,
     /// How much it writes.
     pub size: StoreSize,
+    /// Where its address is.
+    pub address: StoreAddress,
+    /// Where its value is.
+    pub contents: StoreContents,
 }
 
 /// How a block ends: what its last instruction is.
@@ -78,8 +113,27 @@ pub struct BlockShape {
     pub lens: Box<[u8]>,
     /// Its stores in the order they happen.
     pub stores: Box<[StoreShape]>,
+    /// Bytes of a log record behind its header.
+    pub record: u16,
     /// How it ends.
     pub end: BlockEnd,
+}
+
+impl StoreShape {
+    /// A store whose executions bring their own addresses and lengths.
+    pub const fn variable(instruction: u16) -> Self {
+        Self {
+            instruction,
+            size: StoreSize::Variable,
+            address: StoreAddress::Logged { at: 0 },
+            contents: StoreContents::Logged { at: 0 },
+        }
+    }
+
+    /// Whether another store's address may be derived from this one's.
+    const fn is_derivable(&self) -> bool {
+        matches!(self.size, StoreSize::Fixed(_)) && !matches!(self.address, StoreAddress::Derived { .. })
+    }
 }
 
 impl BlockShape {
@@ -109,7 +163,36 @@ impl BlockShape {
 #[derive(Clone, Default, Debug)]
 pub struct BlockTable {
     shapes: Vec<BlockShape>,
+}
+
+/// A table that is being filled: gives every new shape the next number.
+#[derive(Clone, Default, Debug)]
+pub struct BlockInterner {
+    table: BlockTable,
     known: HashMap<BlockShape, BlockId>,
+}
+
+impl BlockInterner {
+    /// Goes on after the blocks of `table`.
+    pub fn new(table: BlockTable) -> Self {
+        let known = table.shapes.iter().cloned().zip((0..).map(BlockId)).collect();
+        Self { table, known }
+    }
+
+    /// The blocks so far.
+    pub const fn table(&self) -> &BlockTable {
+        &self.table
+    }
+
+    /// The number of `shape`, given now if it is new.
+    pub fn intern(&mut self, shape: &BlockShape) -> BlockId {
+        if let Some(&id) = self.known.get(shape) {
+            return id;
+        }
+        let id = self.table.push(shape.clone());
+        self.known.insert(shape.clone(), id);
+        id
+    }
 }
 
 impl BlockTable {
@@ -133,14 +216,9 @@ impl BlockTable {
         &self.shapes
     }
 
-    /// The number of `shape`, given now if it is new.
-    pub fn intern(&mut self, shape: &BlockShape) -> BlockId {
-        if let Some(&id) = self.known.get(shape) {
-            return id;
-        }
+    fn push(&mut self, shape: BlockShape) -> BlockId {
         let id = BlockId(self.shapes.len() as u32);
-        self.shapes.push(shape.clone());
-        self.known.insert(shape.clone(), id);
+        self.shapes.push(shape);
         id
     }
 
@@ -155,14 +233,9 @@ impl BlockTable {
             last = shape.pc.0;
             put_varint(&mut out, (shape.lens.len() as u64) << 3 | shape.end as u64);
             out.extend_from_slice(&shape.lens);
+            put_varint(&mut out, u64::from(shape.record));
             put_varint(&mut out, shape.stores.len() as u64);
-            for store in &shape.stores {
-                put_varint(&mut out, u64::from(store.instruction));
-                out.push(match store.size {
-                    StoreSize::Fixed(size) => size,
-                    StoreSize::Variable => 0,
-                });
-            }
+            shape.stores.iter().for_each(|store| write_store(&mut out, store));
         }
         out
     }
@@ -170,30 +243,132 @@ impl BlockTable {
     /// Appends blocks that [`BlockTable::write_from`] wrote, which get the next numbers.
     pub fn read_more(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let mut reader = Reader::new(bytes);
-        let count = reader.varint()?;
         let mut last = 0u64;
-        for _ in 0..count {
+        for _ in 0..reader.count(3)? {
             last = last.wrapping_add(reader.signed()? as u64);
             let head = reader.varint()?;
             let end = BlockEnd::from_code(head & 7).ok_or(WireError::Invalid { what: "block end" })?;
             let lens: Box<[u8]> = reader.take((head >> 3) as usize)?.into();
+            if lens.is_empty() {
+                return Err(WireError::Invalid { what: "block without instructions" });
+            }
+            let record = narrow(reader.varint()?)?;
             let mut stores = Vec::new();
             for _ in 0..reader.count(2)? {
-                let instruction = reader.varint()?;
-                if instruction >= lens.len() as u64 {
-                    return Err(WireError::Invalid { what: "store of a block" });
-                }
-                let size = match reader.byte()? {
-                    0 => StoreSize::Variable,
-                    size => StoreSize::Fixed(size),
-                };
-                stores.push(StoreShape { instruction: instruction as u16, size });
+                stores.push(read_store(&mut reader, lens.len(), record, &stores)?);
             }
-            let shape = BlockShape { pc: GuestAddr(last), lens, stores: stores.into(), end };
-            let id = BlockId(self.shapes.len() as u32);
-            self.known.insert(shape.clone(), id);
-            self.shapes.push(shape);
+            self.push(BlockShape { pc: GuestAddr(last), lens, stores: stores.into(), record, end });
         }
         reader.finish()
+    }
+}
+
+fn write_store(out: &mut Vec<u8>, store: &StoreShape) {
+    put_varint(out, u64::from(store.instruction));
+    out.push(match store.size {
+        StoreSize::Fixed(size) => size,
+        StoreSize::Variable => return out.push(0),
+    });
+    match store.address {
+        StoreAddress::Logged { at } => put_varint(out, u64::from(at) << 2),
+        StoreAddress::Fixed(addr) => {
+            put_varint(out, 1);
+            out.extend_from_slice(&addr.to_le_bytes());
+        }
+        StoreAddress::Derived { store, delta } => {
+            put_varint(out, u64::from(store) << 2 | 2);
+            put_signed(out, delta);
+        }
+    }
+    match store.contents {
+        StoreContents::Logged { at } => put_varint(out, u64::from(at) << 1),
+        StoreContents::Fixed(value) => {
+            put_varint(out, 1);
+            put_varint(out, value);
+        }
+    }
+}
+
+fn read_store(
+    reader: &mut Reader<'_>,
+    instructions: usize,
+    record: u16,
+    earlier: &[StoreShape],
+) -> Result<StoreShape, WireError> {
+    const INVALID: WireError = WireError::Invalid { what: "store of a block" };
+    let instruction = narrow(reader.varint()?)?;
+    if usize::from(instruction) >= instructions {
+        return Err(INVALID);
+    }
+    let within = |at: u16, len: u16| at.checked_add(len).is_some_and(|end| end <= record);
+    let size = match reader.byte()? {
+        0 => return Ok(StoreShape::variable(instruction)),
+        size => size,
+    };
+    let word = reader.varint()?;
+    let address = match (word & 3, narrow(word >> 2)?) {
+        (0, at) if within(at, 8) => StoreAddress::Logged { at },
+        (1, 0) => StoreAddress::Fixed(reader.u64()?),
+        (2, store) => match earlier.get(usize::from(store)) {
+            Some(base) if base.is_derivable() => StoreAddress::Derived { store, delta: reader.signed()? },
+            _ => return Err(INVALID),
+        },
+        _ => return Err(INVALID),
+    };
+    let word = reader.varint()?;
+    let contents = match (word & 1, narrow(word >> 1)?) {
+        (0, at) if within(at, u16::from(size)) => StoreContents::Logged { at },
+        (1, 0) => StoreContents::Fixed(reader.varint()?),
+        _ => return Err(INVALID),
+    };
+    Ok(StoreShape { instruction, size: StoreSize::Fixed(size), address, contents })
+}
+
+fn narrow(value: u64) -> Result<u16, WireError> {
+    u16::try_from(value).map_err(|_| WireError::Invalid { what: "number in a block" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_keep_their_numbers() {
+        let shape = |pc, end| BlockShape {
+            pc: GuestAddr(pc),
+            lens: Box::new([1, 15, 3]),
+            stores: Box::new([
+                StoreShape {
+                    instruction: 0,
+                    size: StoreSize::Fixed(64),
+                    address: StoreAddress::Logged { at: 0 },
+                    contents: StoreContents::Logged { at: 8 },
+                },
+                StoreShape::variable(2),
+                StoreShape {
+                    instruction: 2,
+                    size: StoreSize::Fixed(8),
+                    address: StoreAddress::Derived { store: 0, delta: -8 },
+                    contents: StoreContents::Fixed(u64::MAX),
+                },
+            ]),
+            record: 72,
+            end,
+        };
+        let mut interner = BlockInterner::default();
+        let first = interner.intern(&shape(0x40_0000, BlockEnd::Call));
+        let second = interner.intern(&shape(0x40_0000, BlockEnd::Return));
+        let third = interner.intern(&shape(u64::MAX - 3, BlockEnd::Call));
+        assert_eq!(interner.intern(&shape(0x40_0000, BlockEnd::Call)), first);
+        assert_eq!([first, second, third], [BlockId(0), BlockId(1), BlockId(2)]);
+
+        let mut read = BlockTable::default();
+        read.read_more(&interner.table().write_from(0)).unwrap();
+        assert_eq!(read.shapes(), interner.table().shapes());
+        assert!(read.clone().read_more(&interner.table().write_from(0)[..9]).is_err());
+        let mut again = BlockInterner::new(read);
+        assert_eq!(again.intern(&shape(0x40_0000, BlockEnd::Return)), second);
+        assert_eq!(again.table().get(BlockId(0)).unwrap().pc_of(2), GuestAddr(0x40_0010));
+        assert_eq!(again.table().get(BlockId(0)).unwrap().end_pc(), GuestAddr(0x40_0013));
     }
 }

@@ -86,6 +86,11 @@ impl<'a> Reader<'a> {
         self.varint().map(unzigzag)
     }
 
+    pub(crate) fn u64(&mut self) -> Result<u64, WireError> {
+        let bytes = self.take(8)?;
+        Ok(bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte)))
+    }
+
     /// A number of elements that take at least `least` bytes each: never more than the bytes left can hold.
     pub(crate) fn count(&mut self, least: usize) -> Result<usize, WireError> {
         let count = self.varint()?;

@@ -1,0 +1,207 @@
+//! The value pieces: the values of all stores by slot, cut into pieces that are compressed and decoded alone.
+//!
+//! Where each value lies follows from the layout; a chunk (the values of one slot in one piece) begins with a byte that
+//! says how it is coded.
+
+use crate::dictionary::{Layout, SlotValue};
+use crate::wire::WireError;
+
+/// Bytes of a piece, uncompressed.
+pub(crate) const PIECE: usize = 128 << 10;
+
+/// The values `first..first + count` of `slot` in one piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) slot: u32,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    pub(crate) piece: u32,
+    /// Where in the piece its coding byte lies.
+    pub(crate) at: u32,
+}
+
+/// Where the values of all slots lie.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) pieces: u32,
+}
+
+impl Plan {
+    pub(crate) fn new(layout: &Layout) -> Self {
+        let mut plan = Self::default();
+        let mut at = 0;
+        let mut piece = 0;
+        for (slot, facts) in layout.slots.iter().enumerate() {
+            if !matches!(facts.value, SlotValue::Stream(_)) {
+                continue;
+            }
+            let size = usize::from(facts.size);
+            let count = layout.locals[facts.local as usize].count;
+            let mut first = 0;
+            while first < count {
+                if at + 1 + size > PIECE {
+                    (piece, at) = (piece + 1, 0);
+                }
+                let fits = ((PIECE - at - 1) / size) as u32;
+                let taken = fits.min(count - first);
+                plan.chunks.push(Chunk { slot: slot as u32, first, count: taken, piece, at: at as u32 });
+                first += taken;
+                at += 1 + taken as usize * size;
+            }
+        }
+        plan.pieces = if plan.chunks.is_empty() { 0 } else { piece + 1 };
+        plan
+    }
+
+    /// The chunk that holds the `k`-th value of `slot`.
+    pub(crate) fn find(&self, slot: u32, k: u32) -> Option<&Chunk> {
+        let after = self.chunks.partition_point(|chunk| (chunk.slot, chunk.first) <= (slot, k));
+        let chunk = self.chunks.get(after.checked_sub(1)?)?;
+        (chunk.slot == slot && k - chunk.first < chunk.count).then_some(chunk)
+    }
+}
+
+/// How a chunk's values are coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Coding {
+    /// One after the other.
+    Raw = 0,
+    /// All first bytes, then all second bytes, and so on.
+    Planes = 1,
+    /// The same of the differences of successive values (as numbers of up to 8 bytes).
+    DeltaPlanes = 2,
+}
+
+/// How many pairs of values are looked at to choose a coding.
+const SAMPLE: usize = 64;
+
+/// How many values a chunk must have for anything but `Raw`.
+const FEW: usize = 16;
+
+fn choose(bytes: &[u8], size: usize) -> Coding {
+    let count = bytes.len() / size;
+    if size == 1 || size > 8 || count < FEW {
+        return Coding::Raw;
+    }
+    let step = ((count - 2) / SAMPLE).max(1);
+    let value = |index: usize| number(&bytes[index * size..(index + 1) * size]);
+    let (mut same, mut planes, mut deltas) = (0u32, 0u32, 0u32);
+    let (mut index, mut looked) = (2, 0u32);
+    while index < count {
+        let (here, last, before) = (value(index), value(index - 1), value(index - 2));
+        let delta = here.wrapping_sub(last);
+        same += u32::from(here == last) + u32::from(here == before);
+        planes += changed_bytes(here ^ last);
+        deltas += changed_bytes(delta ^ last.wrapping_sub(before));
+        looked += 1;
+        index += step;
+    }
+    if same * 2 >= looked && deltas > 0 {
+        Coding::Raw
+    } else if deltas < planes {
+        Coding::DeltaPlanes
+    } else if planes * 2 <= looked * size as u32 {
+        Coding::Planes
+    } else {
+        Coding::Raw
+    }
+}
+
+fn changed_bytes(mut difference: u64) -> u32 {
+    let mut changed = 0;
+    while difference != 0 {
+        changed += u32::from(difference & 0xff != 0);
+        difference >>= 8;
+    }
+    changed
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Appends a chunk that holds `values`, `size` bytes each.
+pub(crate) fn write_chunk(values: &[u8], size: usize, out: &mut Vec<u8>) {
+    let coding = choose(values, size);
+    out.push(coding as u8);
+    if coding == Coding::Raw {
+        return out.extend_from_slice(values);
+    }
+    let count = values.len() / size;
+    let start = out.len();
+    out.resize(start + values.len(), 0);
+    let planes = &mut out[start..];
+    let mut last = 0;
+    for (index, bytes) in values.chunks_exact(size).enumerate() {
+        let mut value = number(bytes);
+        if coding == Coding::DeltaPlanes {
+            (value, last) = (value.wrapping_sub(last), value);
+        }
+        for plane in 0..size {
+            planes[plane * count + index] = value as u8;
+            value >>= 8;
+        }
+    }
+}
+
+/// The `index`-th value of a chunk of `count` values of `size` bytes that begins at the start of `chunk`.
+pub(crate) fn read_value(
+    chunk: &[u8],
+    size: usize,
+    count: usize,
+    index: usize,
+) -> Result<Vec<u8>, WireError> {
+    let (&coding, data) = chunk.split_first().ok_or(WireError::Short)?;
+    let data = data.get(..size * count).ok_or(WireError::Short)?;
+    let plane = |at: usize, plane: usize| data[plane * count + at];
+    match coding {
+        0 => Ok(data[index * size..(index + 1) * size].to_vec()),
+        1 => Ok((0..size).map(|byte| plane(index, byte)).collect()),
+        2 if size <= 8 => {
+            let mut sum = 0u64;
+            for at in 0..=index {
+                let delta =
+                    (0..size).fold(0u64, |value, byte| value | u64::from(plane(at, byte)) << (8 * byte));
+                sum = sum.wrapping_add(delta);
+            }
+            Ok(sum.to_le_bytes()[..size].to_vec())
+        }
+        _ => Err(WireError::Invalid { what: "value coding" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_coding_gives_values_back() {
+        let series: [(usize, fn(u64) -> u64); 6] = [
+            (8, |n| 0x7fff_1234_5600 + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56)),
+            (8, |n| n * 24 + 0x7fff_0000_0000),
+            (4, |n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32),
+            (2, |n| n / 7),
+            (8, |n| n % 3 * 0x1_0000_0001),
+            (1, |n| n * n),
+        ];
+        let mut seen = std::collections::BTreeSet::new();
+        for (size, value) in series {
+            for count in [1u64, 15, 200] {
+                let values: Vec<u8> =
+                    (0..count).flat_map(|n| value(n).to_le_bytes()[..size].to_vec()).collect();
+                let mut chunk = Vec::new();
+                write_chunk(&values, size, &mut chunk);
+                seen.insert(chunk[0]);
+                for index in 0..count as usize {
+                    let back = read_value(&chunk, size, count as usize, index).unwrap();
+                    assert_eq!(back, values[index * size..(index + 1) * size], "size {size} index {index}");
+                }
+            }
+        }
+        assert_eq!(seen.len(), 3, "all codings were tried: {seen:?}");
+    }
+}
