@@ -286,7 +286,7 @@ impl Encoder {
         put(column::MARKS, &bytes)?;
         if !raw.system.is_empty() {
             bytes.clear();
-            system::write_system(&mut bytes, &raw.system);
+            system::write_system(&mut bytes, &raw.system, &raw.marks);
             put(column::SYSTEM, &bytes)?;
         }
         self.pieces(raw, layout, encoded)

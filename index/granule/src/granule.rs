@@ -208,7 +208,9 @@ impl Granule {
     pub fn system_writes(&self) -> Result<&[SystemWrite], DecodeError> {
         let writes = once(&self.system, || {
             let Some(bytes) = fetch(self.source.as_ref(), column::SYSTEM)? else { return Ok(Vec::new()) };
-            let writes = system::read_system(&mut Reader::new(&bytes)).map_err(broken(column::SYSTEM))?;
+            let marks = self.marks()?;
+            let read = system::read_system(&mut Reader::new(&bytes), marks);
+            let writes = read.map_err(broken(column::SYSTEM))?;
             if writes.iter().map(|write| u64::from(write.len)).sum::<u64>() != self.head.system_bytes {
                 return Err(invalid(column::SYSTEM, "length of the kernel's writes"));
             }

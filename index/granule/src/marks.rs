@@ -103,7 +103,7 @@ impl Marks {
 }
 
 const fn moment_from(mark: Mark, tick: u64) -> Moment {
-    Moment(mark.moment.0 + (tick - mark.tick))
+    Moment(mark.moment.0.wrapping_add(tick.wrapping_sub(mark.tick)))
 }
 
 #[cfg(test)]

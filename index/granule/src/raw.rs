@@ -32,6 +32,10 @@ pub struct SystemWrite {
     pub len: u32,
     /// In which event.
     pub event: EventId,
+    /// When. (Another task may run from this very tick on, at a later moment.)
+    pub moment: Moment,
+    /// Who ran.
+    pub task: TaskId,
     /// Where its bytes begin among all the kernel wrote in the granule.
     pub(crate) bytes: u64,
 }
@@ -145,11 +149,14 @@ impl RawGranule {
         if bytes.is_empty() {
             return;
         }
+        let tick = self.tick();
         let write = SystemWrite {
-            tick: self.tick(),
+            tick,
             addr,
             len: bytes.len() as u32,
             event,
+            moment: self.marks.moment(tick),
+            task: self.marks.at(tick).task,
             bytes: self.system_bytes.len() as u64,
         };
         self.system.push(write);

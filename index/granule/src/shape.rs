@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use guest::{GuestAddr, GuestRange};
 
-use crate::wire::{Reader, WireError, put_signed, put_varint};
+use crate::wire::{Packer, Reader, WireError, put_signed, put_varint, unpack};
 
 /// A block in the index's dictionary: dense, shared by all granules of an index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -223,7 +223,7 @@ impl BlockTable {
     }
 
     /// The blocks from number `first` on, as bytes.
-    pub fn write_from(&self, first: usize) -> Vec<u8> {
+    pub fn write_from(&self, first: usize) -> Result<Vec<u8>, WireError> {
         let mut out = Vec::new();
         let shapes = self.shapes.get(first..).unwrap_or_default();
         put_varint(&mut out, shapes.len() as u64);
@@ -237,12 +237,13 @@ impl BlockTable {
             put_varint(&mut out, shape.stores.len() as u64);
             shape.stores.iter().for_each(|store| write_store(&mut out, store));
         }
-        out
+        Packer::new()?.pack(&out)
     }
 
     /// Appends blocks that [`BlockTable::write_from`] wrote, which get the next numbers.
     pub fn read_more(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let mut reader = Reader::new(bytes);
+        let bytes = unpack(bytes)?;
+        let mut reader = Reader::new(&bytes);
         let mut last = 0u64;
         for _ in 0..reader.count(3)? {
             last = last.wrapping_add(reader.signed()? as u64);
@@ -363,9 +364,9 @@ mod tests {
         assert_eq!([first, second, third], [BlockId(0), BlockId(1), BlockId(2)]);
 
         let mut read = BlockTable::default();
-        read.read_more(&interner.table().write_from(0)).unwrap();
+        read.read_more(&interner.table().write_from(0).unwrap()).unwrap();
         assert_eq!(read.shapes(), interner.table().shapes());
-        assert!(read.clone().read_more(&interner.table().write_from(0)[..9]).is_err());
+        assert!(read.clone().read_more(&interner.table().write_from(0).unwrap()[..9]).is_err());
         let mut again = BlockInterner::new(read);
         assert_eq!(again.intern(&shape(0x40_0000, BlockEnd::Return)), second);
         assert_eq!(again.table().get(BlockId(0)).unwrap().pc_of(2), GuestAddr(0x40_0010));

@@ -130,7 +130,9 @@ pub(crate) struct Packer {
 
 impl Packer {
     pub(crate) fn new() -> Result<Self, WireError> {
-        zstd::bulk::Compressor::new(LEVEL).map(|inner| Self { inner }).map_err(zstd_error)
+        let mut inner = zstd::bulk::Compressor::new(LEVEL).map_err(zstd_error)?;
+        inner.include_checksum(true).map_err(zstd_error)?;
+        Ok(Self { inner })
     }
 
     /// One self-contained frame with its length in front.

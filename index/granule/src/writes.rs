@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use guest::{EventId, GuestAddr, GuestRange};
+use guest::{EventId, GuestAddr, GuestRange, Moment, TaskId};
 
 use crate::granule::{DecodeError, Granule};
 use crate::raw::{SystemWrite, VariableRun};
@@ -26,6 +26,10 @@ pub enum Origin {
     System {
         /// Which.
         event: EventId,
+        /// When: may be before the moment of the write's tick.
+        moment: Moment,
+        /// Who ran.
+        task: TaskId,
     },
 }
 
@@ -268,7 +272,7 @@ impl Writes {
             tick: write.tick,
             addr: write.addr,
             len: write.len,
-            origin: Origin::System { event: write.event },
+            origin: Origin::System { event: write.event, moment: write.moment, task: write.task },
             place: Place::System { bytes: write.bytes },
         });
     }

@@ -17,8 +17,8 @@ fn same(granule: &Granule, write: &Write, truth: &common::TrueWrite) {
     assert_eq!((write.tick, write.addr.0, write.len), (truth.tick, truth.addr, truth.bytes.len() as u32));
     let pc = match write.origin {
         Origin::Store { pc, .. } => Some(pc.0),
-        Origin::System { event } => {
-            assert_eq!(Some(event.0), truth.event);
+        Origin::System { event, moment, task } => {
+            assert_eq!((Some(event.0), moment.0, task.0), (truth.event, truth.moment, truth.task));
             None
         }
     };

@@ -52,7 +52,7 @@ pub struct Module {
 }
 
 /// Where a name is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resolved {
     /// The address asked for, offset included.
     pub addr: GuestAddr,

@@ -210,11 +210,6 @@ pub(crate) fn generate(random: &mut Random, blocks: usize) -> (RawGranule, Block
     raw.mark(Moment(moment), TaskId(task));
     let mut favourite = 0;
     for number in 0..blocks {
-        if random.below(50) == 0 {
-            moment += random.below(5000);
-            task = random.below(3) as u32;
-            raw.mark(Moment(moment), TaskId(task));
-        }
         if random.below(30) == 0 {
             let addr = 0x7000_0000 + random.below(6000);
             let len = 1 + random.below(5000) as usize;
@@ -230,6 +225,11 @@ pub(crate) fn generate(random: &mut Random, blocks: usize) -> (RawGranule, Block
                 pc: None,
                 event: Some(number as u64),
             });
+        }
+        if random.below(50) == 0 {
+            moment += random.below(5000);
+            task = random.below(3) as u32;
+            raw.mark(Moment(moment), TaskId(task));
         }
         if random.below(4) == 0 {
             favourite = random.below(shapes.len() as u64) as usize;
