@@ -38,6 +38,9 @@ pub enum NewError {
     /// The host refused.
     #[error("cannot start a replaying process")]
     Host(#[from] HostError),
+    /// The translator refused the engine's layout.
+    #[error("cannot lay out the engine's memory")]
+    Layout(#[from] translate::Refusal),
     /// The footprint leaves no place below 2 GiB for the engine's own memory.
     #[error("the recorded program leaves no room for {bytes} bytes below 2 GiB")]
     NoRoom {
@@ -106,6 +109,9 @@ pub enum RunError {
     /// The host refused.
     #[error("cannot run the replaying process")]
     Host(#[from] HostError),
+    /// The translator was asked for something impossible: a bug of the engine.
+    #[error("the translator refused a request")]
+    Translation(#[source] translate::Refusal),
     /// No place for translated code within reach of the guest's code.
     #[error("no room for translated code near {pc}")]
     NoRoom {

@@ -29,7 +29,7 @@ pub struct Fault {
 
 /// Why [`run`](crate::Space::run) returned. In all cases `registers().rip` is the next instruction to run, and all
 /// earlier ones are in `retired()`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// A `syscall` instruction is next (or a call of the vsyscall page: rip is then an entry point of that page). The caller performs it, sets the registers that come after it, and counts it.
     /// `rcx` and `r11` are still the guest's; flags are exact.
@@ -56,6 +56,6 @@ pub enum Exit {
         /// Where.
         pc: GuestAddr,
         /// Its name.
-        name: &'static str,
+        name: String,
     },
 }

@@ -89,7 +89,8 @@ impl Host {
         bytes.extend_from_slice(&((program.len() / 8) as u64).to_le_bytes());
         bytes.extend_from_slice(&(at + 16).to_le_bytes());
         bytes.extend_from_slice(&program);
-        let unmapped = |_| HostError::Call { call: "write", source: io::Error::from_raw_os_error(libc::EFAULT) };
+        let unmapped =
+            |_| HostError::Call { call: "write", source: io::Error::from_raw_os_error(libc::EFAULT) };
         self.memory.write(GuestAddr(at), &bytes).map_err(unmapped)?;
         self.call("prctl", libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0, 0])?;
         let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
@@ -132,7 +133,8 @@ impl Host {
         let [rdi, rsi, rdx, r10, r8, r9] = args;
         // orig_rax of -1 drops a caught system call that is pending, and keeps the kernel from restarting one.
         let rip = self.base + stub::INJECT;
-        let regs = Registers { rip, rax: nr as u64, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9, ..self.user };
+        let regs =
+            Registers { rip, rax: nr as u64, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9, ..self.user };
         self.tracee()?.set_registers(&regs).map_err(ended)
     }
 
@@ -259,6 +261,11 @@ impl Host {
         self.memory.write(GuestAddr(addr), bytes)
     }
 
+    /// Writes consecutive runs of `bytes` at many places: `pieces` are addresses and lengths. Protections count.
+    pub(crate) fn write_pieces(&self, bytes: &[u8], pieces: &[(u64, usize)]) -> Result<(), Unmapped> {
+        self.memory.write_pieces(bytes, pieces)
+    }
+
     /// The segment registers and flags that the process began with.
     pub(crate) fn initial_registers(&self) -> &Registers {
         &self.user
@@ -289,7 +296,8 @@ fn stub_file(base: u32) -> Result<std::fs::File, HostError> {
     let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
     let fd = nix::sys::memfd::memfd_create(c"backstory-stub", flags).map_err(io::Error::from);
     let file = std::fs::File::from(fd.map_err(failed("memfd_create"))?);
-    std::os::unix::fs::FileExt::write_all_at(&file, &stub::elf(u64::from(base)), 0).map_err(failed("write"))?;
+    std::os::unix::fs::FileExt::write_all_at(&file, &stub::elf(u64::from(base)), 0)
+        .map_err(failed("write"))?;
     Ok(file)
 }
 

@@ -4,22 +4,36 @@
 //! It knows nothing of events or of the trace: a caller shapes the memory, sets the registers, runs, and is told why
 //! running stopped.
 //!
-//! - `block`: a translated block
-//! - `config`: what a space is made for: footprint, mode, log; watchpoints
-//! - `exit`: why running stopped
-//! - `error`: what can go wrong, one enum per operation
-//! - `host`, `stub`: the process itself, from outside
-//! - `mapping`: mappings of the guest and what they hold
-//! - `space`: `Space`, the public face
+//! - `config`, `exit`, `error`, `mapping`: what callers say and are told
+//! - `space`: `Space`, the public face: making, copying, registers; `memory`, `run`, `debug`, `logging` are its other parts
+//! - `host`, `stub`: the process from outside, and the program it starts as
+//! - `place`, `family`, `areas`: where things lie, what is shared between processes, what the guest has mapped
+//! - `block`, `table`, `arena`, `patch`: translated blocks, how they are found and linked, where their code lies
+//! - `source`, `ahead`: reading guest code, translating it
+//! - `fault`, `selfmod`: signals raised in the cache, and code that is written
 
+mod ahead;
+mod areas;
+mod arena;
 mod block;
 mod config;
+mod debug;
 mod error;
 mod exit;
+mod family;
+mod fault;
 mod host;
+mod logging;
 mod mapping;
+mod memory;
+mod patch;
+mod place;
+mod run;
+mod selfmod;
+mod source;
 mod space;
 mod stub;
+mod table;
 
 pub use block::Block;
 pub use config::{Config, Watch, WatchKind};

@@ -1,14 +1,24 @@
-//! `Space`: a guest address space in a live host process.
+//! `Space`: a guest address space in a live host process. Making, copying, registers, modes; the rest of it is in
+//! `memory`, `run`, `fault`, `debug` and `logging`.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers, Unmapped, XState};
+use guest::{GuestAddr, GuestRange, PAGE_SIZE, Registers, XState};
+use translate::{CacheAddr, Mode, build_runtime};
 
-use crate::{
-    Block, Config, Exit, ForkError, HostError, MapError, MapRequest, Mapping, Mode, NewError, RunError, Watch,
-    WriteError,
-};
+use crate::areas::{Area, Areas};
+use crate::debug::Watched;
+use crate::family::{Family, Objects, Slot};
+use crate::host::{Host, SHARED_FD};
+use crate::memory::host_prot;
+use crate::patch::Patches;
+use crate::place::{Low, MODES, Places};
+use crate::selfmod::Disturbed;
+use crate::source::CodeReader;
+use crate::table::{Code, Tables};
+use crate::{Block, Config, ForkError, HostError, NewError, RunError};
 
 /// What a fork does with shared mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -19,144 +29,296 @@ pub enum Sharing {
     Copied,
 }
 
+/// Smallest log: what a few thousand instructions may write.
+const LEAST_LOG: usize = 1 << 20;
+
 /// A guest address space in a live host process.
 ///
-/// Must be used and dropped on the thread that made it (as `ptrace` requires), hence not `Send`.
+/// Must be used and dropped on the thread that made it (as `ptrace` requires), hence not `Send`. That thread is pinned to a
+/// CPU.
 #[derive(Debug)]
 pub struct Space {
-    _thread: PhantomData<*const ()>,
+    pub(crate) host: Host,
+    pub(crate) slot: Slot,
+    pub(crate) low: Low,
+    pub(crate) places: Places,
+    pub(crate) areas: Areas,
+    pub(crate) objects: Rc<Objects>,
+    pub(crate) tables: Tables,
+    pub(crate) code: Rc<Code>,
+    pub(crate) reader: CodeReader,
+    pub(crate) patches: Patches,
+    /// Pages that the guest may write and the host may not, because code was translated from them.
+    pub(crate) watched: HashSet<GuestAddr>,
+    /// Pages whose blocks check themselves.
+    pub(crate) mixed: HashSet<GuestAddr>,
+    pub(crate) disturbed: HashMap<GuestAddr, Disturbed>,
+    pub(crate) breakpoints: BTreeSet<GuestAddr>,
+    pub(crate) no_breakpoints: BTreeSet<GuestAddr>,
+    pub(crate) watchpoints: Watched,
+    pub(crate) mode: Mode,
+    /// The guest's registers while nothing runs.
+    pub(crate) regs: Registers,
+    /// Whether the arithmetic flags in `regs` are the guest's.
+    pub(crate) flags_known: bool,
+    pub(crate) retired: u64,
+    /// What the engine page's counter was when `retired` was last brought up to date.
+    pub(crate) granted: i64,
+    /// Where the log lies in the process; 0 for none.
+    pub(crate) log_at: u64,
+    /// Where the next log record goes.
+    pub(crate) log_next: u64,
+    /// Log records that did not fit.
+    pub(crate) log_overflow: Vec<u8>,
+    pub(crate) xsave_size: u32,
+    thread_bound: PhantomData<*const ()>,
 }
 
 impl Space {
     /// Starts a process with nothing mapped but the engine's own.
+    ///
+    /// # Errors
+    ///
+    /// The host refused, or there is no room.
     pub fn new(config: &Config) -> Result<Self, NewError> {
-        let _ = config;
-        Err(NewError::NoRoom { bytes: 0 })
+        let cpu = config.cpu.unwrap_or_else(ptrace::current_cpu);
+        ptrace::pin_to_cpu(cpu).map_err(|source| HostError::Call { call: "sched_setaffinity", source })?;
+        let mut places = Places::new(&config.footprint);
+        let low = places.take_low().ok_or(NewError::NoRoom { bytes: Low::SIZE })?;
+        let log_len = match config.log_bytes {
+            0 => 0,
+            bytes => bytes.max(LEAST_LOG).next_multiple_of(PAGE_SIZE as usize),
+        };
+        let log_at = if log_len == 0 { 0 } else { places.take_any(log_len as u64).unwrap_or(0) };
+        let runtime = build_runtime(&low.layout(Mode::Plain))?;
+        let family = Family::new(runtime.miss.0, log_len)?;
+        let slot = Slot::new(&family)?;
+        let mut host = Host::spawn(low.stub(), family.fd())?;
+        map_low(&mut host, low, &runtime.code)?;
+        let modes = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
+        let tables = Tables { miss: runtime.miss, table: modes.map(|mode| low.layout(mode).table) };
+        let regs = Registers { rip: 0, rsp: 0, ..*host.initial_registers() };
+        let mut space = Self {
+            host,
+            slot,
+            low,
+            places,
+            areas: Areas::default(),
+            objects: Rc::default(),
+            tables,
+            code: Rc::default(),
+            reader: CodeReader::default(),
+            patches: Patches::default(),
+            watched: HashSet::new(),
+            mixed: HashSet::new(),
+            disturbed: HashMap::new(),
+            breakpoints: BTreeSet::new(),
+            no_breakpoints: BTreeSet::new(),
+            watchpoints: Watched::default(),
+            mode: config.mode,
+            regs,
+            flags_known: true,
+            retired: 0,
+            granted: 0,
+            log_at,
+            log_next: log_at,
+            log_overflow: Vec::new(),
+            xsave_size: std::arch::x86_64::__cpuid_count(0xd, 0).ebx,
+            thread_bound: PhantomData,
+        };
+        space.map_slot()?;
+        Ok(space)
+    }
+
+    /// Maps this space's slot into its process.
+    fn map_slot(&mut self) -> Result<(), HostError> {
+        let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        let at = self.slot.offset();
+        let page = [u64::from(self.low.page()), PAGE_SIZE, prot, flags, SHARED_FD, at];
+        self.host.call("mmap", libc::SYS_mmap, page)?;
+        if self.log_at != 0 {
+            let len = self.slot.log_len() as u64;
+            let log = [self.log_at, len, prot, flags, SHARED_FD, at + PAGE_SIZE];
+            self.host.call("mmap", libc::SYS_mmap, log)?;
+        }
+        Ok(())
     }
 
     /// A copy of everything: memory, registers, translated code, the retired count. Breakpoints, watchpoints and what
     /// is in the log are not copied.
+    ///
+    /// # Errors
+    ///
+    /// The host refused.
     pub fn fork(&mut self, sharing: Sharing) -> Result<Self, ForkError> {
-        let _ = sharing;
-        Err(HostError::Gone { status: 0 }.into())
+        self.flush()?;
+        let mut slot = Slot::new(self.slot.family())?;
+        *slot.page_mut() = self.slot.page();
+        let host = self.host.fork()?;
+        let mut copy = Self {
+            host,
+            slot,
+            low: self.low,
+            places: self.places.clone(),
+            areas: self.areas.clone(),
+            objects: Rc::clone(&self.objects),
+            tables: self.tables,
+            code: Rc::clone(&self.code),
+            reader: self.reader.clone(),
+            patches: Patches::default(),
+            watched: self.watched.clone(),
+            mixed: self.mixed.clone(),
+            disturbed: self.disturbed.clone(),
+            breakpoints: BTreeSet::new(),
+            no_breakpoints: BTreeSet::new(),
+            watchpoints: Watched::default(),
+            mode: self.mode,
+            regs: self.regs,
+            flags_known: self.flags_known,
+            retired: self.retired,
+            granted: self.granted,
+            log_at: self.log_at,
+            log_next: self.log_at,
+            log_overflow: Vec::new(),
+            xsave_size: self.xsave_size,
+            thread_bound: PhantomData,
+        };
+        copy.map_slot()?;
+        copy.drop_breakpoint_blocks(&self.breakpoints);
+        if sharing == Sharing::Copied {
+            copy.own_objects()?;
+        }
+        Ok(copy)
     }
 
-    /// Unmaps all of the guest's memory.
-    pub fn unmap_all(&mut self) -> Result<(), MapError> {
+    /// Gives this space its own copy of everything that its shared mappings show.
+    fn own_objects(&mut self) -> Result<(), HostError> {
+        let shown: Vec<(GuestRange, Area)> = self
+            .areas
+            .iter()
+            .filter(|(_, area)| area.object.is_some())
+            .map(|(range, area)| (range, area.clone()))
+            .collect();
+        self.objects = Rc::default();
+        let mut copies = Vec::new();
+        for (range, area) in shown {
+            let Some((object, offset)) = &area.object else { continue };
+            let known = copies.iter().find(|(old, _)| Rc::ptr_eq(old, object)).map(|(_, new)| Rc::clone(new));
+            let own = match known {
+                Some(own) => own,
+                None => {
+                    let own = object.copy()?;
+                    self.objects.insert(&own);
+                    copies.push((Rc::clone(object), Rc::clone(&own)));
+                    own
+                }
+            };
+            self.map_object(range, &own, *offset, host_prot(area.prot))?;
+            self.areas.insert(range, Area { object: Some((own, *offset)), ..area });
+        }
+        // Protections of watched pages went with the old mappings.
+        let mut watched: Vec<GuestAddr> = self.watched.iter().copied().collect();
+        watched.sort_unstable();
+        watched.retain(|page| self.areas.at(*page).is_some_and(|(_, area)| area.object.is_some()));
+        for page in watched {
+            self.watched.remove(&page);
+            self.watch_code(GuestRange::new(page, PAGE_SIZE))?;
+        }
         Ok(())
     }
 
-    /// Maps, replacing what was there.
-    pub fn map(&mut self, request: &MapRequest) -> Result<(), MapError> {
-        let _ = request;
-        Ok(())
-    }
-
-    /// Unmaps; holes are fine.
-    pub fn unmap(&mut self, range: GuestRange) -> Result<(), MapError> {
-        let _ = range;
-        Ok(())
-    }
-
-    /// Changes protection.
-    pub fn protect(&mut self, range: GuestRange, prot: Prot) -> Result<(), MapError> {
-        let _ = (range, prot);
-        Ok(())
-    }
-
-    /// Moves pages: the contents of `from` appear at `to`, which may be longer or shorter and replaces what was there.
-    /// `from` is unmapped unless `keep` (`MREMAP_DONTUNMAP`).
-    pub fn remap(&mut self, from: GuestRange, to: GuestRange, keep: bool) -> Result<(), MapError> {
-        let _ = (from, to, keep);
-        Ok(())
-    }
-
-    /// Drops contents (`MADV_DONTNEED`): private pages read as at first again.
-    pub fn discard(&mut self, range: GuestRange) -> Result<(), MapError> {
-        let _ = range;
-        Ok(())
-    }
-
-    /// The guest's mappings in ascending order.
-    pub fn mappings(&self) -> Vec<Mapping> {
-        Vec::new()
-    }
-
-    /// Writes as the kernel does: protections do not matter, translations of bytes that change are dropped.
-    pub fn write(&mut self, addr: GuestAddr, bytes: &[u8]) -> Result<(), WriteError> {
-        let _ = (addr, bytes);
-        Ok(())
+    /// All blocks ever translated here, by [`BlockId`](translate::BlockId), for reading logs.
+    pub fn blocks(&self) -> &[Rc<Block>] {
+        &self.code.blocks
     }
 
     /// The guest's registers. `orig_rax` is as it was set.
     pub fn registers(&self) -> Registers {
-        Registers::default()
+        self.regs
     }
 
     /// Replaces the guest's registers.
     pub fn set_registers(&mut self, registers: &Registers) {
-        let _ = registers;
+        self.regs = *registers;
+        self.flags_known = true;
     }
 
     /// The guest's extended state.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone.
     pub fn xstate(&self) -> Result<XState, HostError> {
-        Ok(XState::default())
+        self.host.xstate()
     }
 
     /// Replaces the guest's extended state.
+    ///
+    /// # Errors
+    ///
+    /// The process is gone, or the state is none that this CPU knows.
     pub fn set_xstate(&mut self, state: &XState) -> Result<(), HostError> {
-        let _ = state;
-        Ok(())
-    }
-
-    /// Runs until something stops it, or `budget` instructions have been retired by this call.
-    pub fn run(&mut self, budget: Option<u64>) -> Result<Exit, RunError> {
-        let _ = budget;
-        Err(RunError::NoLog)
+        self.host.set_xstate(state)
     }
 
     /// Guest instructions retired by translated code since the first ancestor was made: exact at every exit.
     /// Instructions that the caller performs (syscalls, trapped ones) are not in it.
     pub fn retired(&self) -> u64 {
-        0
+        self.retired
     }
 
     /// The mode in force.
     pub fn mode(&self) -> Mode {
-        Mode::Plain
+        self.mode
     }
 
     /// Changes the mode; each has its own code cache, which stays.
+    ///
+    /// # Errors
+    ///
+    /// A mode that logs, in a space without a log.
     pub fn set_mode(&mut self, mode: Mode) -> Result<(), RunError> {
-        let _ = mode;
+        if mode.logs() && self.log_at == 0 {
+            return Err(RunError::NoLog);
+        }
+        self.mode = mode;
         Ok(())
     }
 
-    /// Replaces the set of breakpoints. With any set, code runs in exact mode whatever the mode.
-    pub fn set_breakpoints(&mut self, at: &[GuestAddr]) {
-        let _ = at;
+    /// The guest instruction that a cache address stands for: debuggers never see cache addresses.
+    pub(crate) fn guest_pc(&self, at: CacheAddr) -> Option<GuestAddr> {
+        let block = self.code.block_at(at)?;
+        block.mark_at(at).map(|mark| mark.pc)
     }
 
-    /// Replaces the set of watchpoints.
-    pub fn set_watchpoints(&mut self, watches: &[Watch]) -> Result<(), RunError> {
-        let _ = watches;
-        Ok(())
-    }
-
-    /// Logging modes: what was logged since the last drain, for [`translate::log::walk`]. The log is empty again afterwards.
-    pub fn drain_log(&mut self) -> &[u8] {
-        &[]
-    }
-
-    /// All blocks ever translated here, by [`BlockId`](translate::BlockId), for reading logs.
-    pub fn blocks(&self) -> &[Rc<Block>] {
-        &[]
+    /// Writes what waits to be written into the code cache.
+    pub(crate) fn flush(&mut self) -> Result<(), HostError> {
+        self.patches.flush(&self.host).map_err(|unmapped| HostError::Call {
+            call: "process_vm_writev",
+            source: std::io::Error::other(unmapped),
+        })
     }
 }
 
-impl GuestMemory for Space {
-    fn read(&self, addr: GuestAddr, into: &mut [u8]) -> Result<(), Unmapped> {
-        let _ = into;
-        Err(Unmapped { addr })
+/// Maps the fixed memory of the engine, all but the slot.
+fn map_low(host: &mut Host, low: Low, runtime: &[u8]) -> Result<(), HostError> {
+    let (read, write, exec) = (libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC);
+    let fixed = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+    let anonymous = fixed | libc::MAP_ANONYMOUS as u64;
+    for (at, prot) in [(low.runtime(), read | exec), (low.scratch(), read | write)] {
+        let args = [u64::from(at), PAGE_SIZE, prot as u64, anonymous, u64::MAX, 0];
+        host.call("mmap", libc::SYS_mmap, args)?;
     }
+    let gone = |unmapped: guest::Unmapped| HostError::Call {
+        call: "write",
+        source: std::io::Error::other(unmapped),
+    };
+    host.write(u64::from(low.runtime()), runtime).map_err(gone)?;
+    let table = translate::LOOKUP_TABLE_BYTES as u64;
+    for index in 0..MODES as u64 {
+        let at = u64::from(low.tables()) + index * table;
+        host.call("mmap", libc::SYS_mmap, [at, table, (read | write) as u64, fixed, SHARED_FD, 0])?;
+    }
+    Ok(())
 }

@@ -100,9 +100,14 @@ mod tests {
                 }
             }
         };
-        for (ip, allowed) in
-            [(0x20202, true), (0x20000, true), (0x1ffff, false), (0x21000, false), (0x1_0002_0202, false), (0, false)]
-        {
+        for (ip, allowed) in [
+            (0x20202, true),
+            (0x20000, true),
+            (0x1ffff, false),
+            (0x21000, false),
+            (0x1_0002_0202, false),
+            (0, false),
+        ] {
             assert_eq!(run(ip), allowed, "{ip:#x}");
         }
     }

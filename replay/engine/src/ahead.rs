@@ -1,0 +1,211 @@
+//! Translating: the block that is missing and some of those that will be next, put into the cache, linked and listed
+//! by one write.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::rc::Rc;
+
+use guest::{GuestAddr, GuestRange, PAGE_SIZE};
+use translate::{Mode, Refusal, Request, translate};
+
+use crate::arena::{ARENA_BYTES, Arena};
+use crate::space::Space;
+use crate::{Block, HostError, RunError};
+
+/// Blocks translated for one miss.
+const AHEAD: usize = 16;
+
+/// Why there is no block.
+#[derive(Debug)]
+pub(crate) enum Missing {
+    /// The guest cannot run there.
+    Refused(Refusal),
+    /// The engine failed.
+    Failed(RunError),
+}
+
+impl From<HostError> for Missing {
+    fn from(error: HostError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<RunError> for Missing {
+    fn from(error: RunError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Space {
+    /// The block at `pc` in `mode`, translated now if need be; with `listed`, entered in the lookup table.
+    pub(crate) fn block_for(
+        &mut self,
+        mode: Mode,
+        pc: GuestAddr,
+        listed: bool,
+    ) -> Result<Rc<Block>, Missing> {
+        let found = self.code.find(mode, pc).map(Rc::clone);
+        let block = match found {
+            Some(block) => block,
+            None => self.translate_ahead(mode, pc)?,
+        };
+        if listed && !self.breakpoints.contains(&pc) {
+            let table = self.tables.table[crate::place::mode_index(mode)];
+            Rc::make_mut(&mut self.code).list(&block, table, &mut self.patches);
+        }
+        Ok(block)
+    }
+
+    fn translate_ahead(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
+        self.reader.begin();
+        let first = self.translate_listed(mode, pc)?;
+        let table = self.tables.table[crate::place::mode_index(mode)];
+        let mut queue: VecDeque<(GuestAddr, bool)> = VecDeque::new();
+        let successors = |block: &Block, queue: &mut VecDeque<(GuestAddr, bool)>| {
+            queue.extend(block.translated.links.iter().map(|link| (link.target, false)));
+            queue.extend(block.translated.return_sites.iter().map(|&site| (site, true)));
+        };
+        successors(&first, &mut queue);
+        let mut left = AHEAD - 1;
+        while let Some((pc, listed)) = queue.pop_front() {
+            if self.breakpoints.contains(&pc) && mode.exact() {
+                continue;
+            }
+            let known = self.code.find(mode, pc).map(Rc::clone);
+            let block = match known {
+                Some(block) => block,
+                None if left == 0 => continue,
+                None => match self.translate_listed(mode, pc) {
+                    Ok(block) => {
+                        left -= 1;
+                        successors(&block, &mut queue);
+                        block
+                    }
+                    // Whether the guest gets there is not known yet.
+                    Err(Missing::Refused(_)) => continue,
+                    Err(failed) => return Err(failed),
+                },
+            };
+            if listed {
+                Rc::make_mut(&mut self.code).list(&block, table, &mut self.patches);
+            }
+        }
+        Ok(first)
+    }
+
+    /// Translates the block at `pc` and puts it where others find it.
+    fn translate_listed(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
+        let self_check = self.is_mixed(pc);
+        let (arena, block) = self.translate_one(mode, pc, None, self_check, false)?;
+        let translated = &block.translated;
+        let (hot, cold) = (block.hot, block.cold);
+        self.patches.put(hot.0, &translated.code);
+        self.patches.put(cold.0, &translated.cold);
+        let sources: Vec<GuestRange> = translated.sources.clone();
+        let code = Rc::make_mut(&mut self.code);
+        code.arenas[arena].take(translated.id, translated.code.len(), translated.cold.len());
+        let block = code.add(block.stripped(), &mut self.patches);
+        if !self_check {
+            for range in sources {
+                self.watch_code(range)?;
+            }
+        }
+        Ok(block)
+    }
+
+    /// Translates `limit` instructions at `pc` as a block that nothing else goes to, replacing the last such block.
+    pub(crate) fn translate_once(
+        &mut self,
+        mode: Mode,
+        pc: GuestAddr,
+        limit: NonZeroU32,
+    ) -> Result<Rc<Block>, Missing> {
+        self.reader.begin();
+        let (arena, block) = self.translate_one(mode, pc, Some(limit), false, true)?;
+        self.patches.put(block.hot.0, &block.translated.code);
+        self.patches.put(block.cold.0, &block.translated.cold);
+        let code = Rc::make_mut(&mut self.code);
+        code.arenas[arena].set_once(block.translated.id);
+        Ok(code.add_unlisted(block.stripped()))
+    }
+
+    fn translate_one(
+        &mut self,
+        mode: Mode,
+        pc: GuestAddr,
+        limit: Option<NonZeroU32>,
+        self_check: bool,
+        once: bool,
+    ) -> Result<(usize, Block), Missing> {
+        self.reader.load(&self.host, &self.areas, pc);
+        self.reader.load(&self.host, &self.areas, pc.wrapping_add(64));
+        let mut arena = self.arena_for(pc)?;
+        let mut retried = false;
+        loop {
+            let places = self.code.arenas[arena].next();
+            let Some((hot, cold)) = (if once { Some(self.code.arenas[arena].once()) } else { places }) else {
+                arena = self.new_arena(pc)?;
+                continue;
+            };
+            let request = Request {
+                pc,
+                code: &self.reader,
+                hot,
+                cold,
+                mode,
+                id: self.code.next_id(),
+                limit,
+                breakpoints: if mode.exact() { &self.breakpoints } else { &self.no_breakpoints },
+                self_check,
+                layout: &self.low.layout(mode),
+                xsave_size: self.xsave_size,
+            };
+            match translate(&request) {
+                Ok(translated) => {
+                    let hot_len = translated.code.len() as u32;
+                    return Ok((arena, Block { translated, hot, cold, hot_len, mode }));
+                }
+                // What the code addresses lies farther from it than most does: try as near as can be.
+                Err(Refusal::OutOfReach { .. }) if !retried => {
+                    retried = true;
+                    arena = self.new_arena(pc)?;
+                }
+                Err(refusal) => return Err(Missing::Refused(refusal)),
+            }
+        }
+    }
+
+    /// An arena within reach of `pc`, made if need be.
+    fn arena_for(&mut self, pc: GuestAddr) -> Result<usize, RunError> {
+        let known = self.code.arenas.iter().rposition(|arena| arena.reaches(pc) && arena.next().is_some());
+        match known {
+            Some(arena) => Ok(arena),
+            None => self.new_arena(pc),
+        }
+    }
+
+    fn new_arena(&mut self, pc: GuestAddr) -> Result<usize, RunError> {
+        let start = self.places.take_near(pc, ARENA_BYTES).ok_or(RunError::NoRoom { pc })?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let args = [start, ARENA_BYTES, prot as u64, flags as u64, u64::MAX, 0];
+        self.host.call("mmap", libc::SYS_mmap, args)?;
+        let code = Rc::make_mut(&mut self.code);
+        code.arenas.push(Arena::new(start));
+        Ok(code.arenas.len() - 1)
+    }
+
+    /// Forgets all code that came from `range`.
+    pub(crate) fn forget_code(&mut self, range: GuestRange) {
+        self.reader.forget(range);
+        let code = Rc::make_mut(&mut self.code);
+        code.remove_range(range, &self.tables, &mut self.patches);
+    }
+
+    /// Whether the page of `pc` is both run and written so often that its blocks check themselves.
+    fn is_mixed(&self, pc: GuestAddr) -> bool {
+        let page = pc.page();
+        let next = page.wrapping_add(PAGE_SIZE);
+        self.mixed.contains(&page) || (pc.page_offset() > PAGE_SIZE - 256 && self.mixed.contains(&next))
+    }
+}

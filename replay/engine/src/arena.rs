@@ -1,0 +1,100 @@
+//! Arenas: stretches of the code cache, and which block lies at a cache address. Plain arithmetic.
+
+use guest::GuestAddr;
+use translate::{BlockId, CacheAddr};
+
+use crate::place::in_reach;
+
+/// Size of an arena in bytes; only what is used costs memory.
+pub(crate) const ARENA_BYTES: u64 = 128 << 20;
+
+/// Bytes of an arena for hot code; cold code follows.
+const HOT_BYTES: u64 = 64 << 20;
+
+/// Most bytes that a block's hot or cold code can have.
+pub(crate) const BLOCK_ROOM: u64 = 64 << 10;
+
+/// A stretch of the code cache: hot code from its start, cold code from its middle, and at the end of each half a place for
+/// a block that is run once.
+#[derive(Clone, Debug)]
+pub(crate) struct Arena {
+    start: u64,
+    hot: u64,
+    cold: u64,
+    /// Offsets of hot code and the blocks there, ascending.
+    blocks: Vec<(u32, BlockId)>,
+    /// The block run once, while it is there.
+    once: Option<BlockId>,
+}
+
+impl Arena {
+    pub(crate) fn new(start: u64) -> Self {
+        Self { start, hot: start, cold: start + HOT_BYTES, blocks: Vec::new(), once: None }
+    }
+
+    /// Where the next block goes: hot and cold code. `None` when full.
+    pub(crate) fn next(&self) -> Option<(CacheAddr, CacheAddr)> {
+        let room = self.hot + 2 * BLOCK_ROOM <= self.start + HOT_BYTES
+            && self.cold + 2 * BLOCK_ROOM <= self.start + ARENA_BYTES;
+        room.then_some((CacheAddr(self.hot), CacheAddr(self.cold)))
+    }
+
+    /// Where a block that is run once goes.
+    pub(crate) fn once(&self) -> (CacheAddr, CacheAddr) {
+        (CacheAddr(self.start + HOT_BYTES - BLOCK_ROOM), CacheAddr(self.start + ARENA_BYTES - BLOCK_ROOM))
+    }
+
+    /// Takes the place that `next` gave for a block of these lengths.
+    pub(crate) fn take(&mut self, id: BlockId, hot: usize, cold: usize) {
+        self.blocks.push(((self.hot - self.start) as u32, id));
+        self.hot = (self.hot + hot.max(1) as u64).next_multiple_of(16);
+        self.cold = (self.cold + cold as u64).next_multiple_of(16);
+    }
+
+    /// Notes which block lies in the place for one that is run once.
+    pub(crate) fn set_once(&mut self, id: BlockId) {
+        self.once = Some(id);
+    }
+
+    /// The first address from the arena's start on that has these low bits (those in `mask`).
+    pub(crate) fn with_low_bits(&self, bits: u64, mask: u64) -> CacheAddr {
+        let at = (self.start & !mask) | (bits & mask);
+        CacheAddr(if at < self.start { at.wrapping_add(mask.wrapping_add(1)) } else { at })
+    }
+
+    pub(crate) fn reaches(&self, pc: GuestAddr) -> bool {
+        in_reach(pc, self.start, ARENA_BYTES)
+    }
+
+    /// The block whose hot code may hold `at`.
+    pub(crate) fn block_at(&self, at: CacheAddr) -> Option<BlockId> {
+        let offset = at.0.checked_sub(self.start).filter(|&offset| offset < HOT_BYTES)?;
+        if offset >= HOT_BYTES - BLOCK_ROOM {
+            return self.once;
+        }
+        let next = self.blocks.partition_point(|&(start, _)| u64::from(start) <= offset);
+        self.blocks.get(next.checked_sub(1)?).map(|&(_, id)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_by_address() {
+        let mut arena = Arena::new(0x1000_0000);
+        for id in 0..3 {
+            let (hot, cold) = arena.next().unwrap();
+            assert_eq!((hot.0 % 16, cold.0 % 16), (0, 0));
+            arena.take(BlockId(id), 20, 5);
+        }
+        assert_eq!(arena.block_at(CacheAddr(0x1000_001f)), Some(BlockId(0)));
+        assert_eq!(arena.block_at(CacheAddr(0x1000_0020)), Some(BlockId(1)));
+        assert_eq!(arena.block_at(CacheAddr(0xfff_ffff)), None);
+        let (hot, _) = arena.once();
+        assert_eq!(arena.block_at(hot), None);
+        arena.set_once(BlockId(9));
+        assert_eq!(arena.block_at(hot), Some(BlockId(9)));
+    }
+}

@@ -1,0 +1,102 @@
+//! The log of the modes that log: room for it, and the records that only the supervisor can write.
+
+use std::rc::Rc;
+
+use guest::{GuestAddr, PAGE_SIZE};
+use translate::Mark;
+use translate::log::{MAX_BYTES_PER_INSTRUCTION, bulk_record, partial_record};
+
+use crate::Block;
+use crate::space::Space;
+
+/// Kept free: records of blocks without instructions, each of which ends in the supervisor.
+const SLACK: u64 = 4096;
+
+impl Space {
+    fn log_room(&self) -> u64 {
+        (self.log_at + self.slot.log_len() as u64).saturating_sub(self.log_next + SLACK)
+    }
+
+    /// Whether the log must be drained before running on.
+    pub(crate) fn log_is_full(&self) -> bool {
+        let most = (self.slot.log_len() as u64).saturating_sub(SLACK);
+        self.mode.logs() && (!self.log_overflow.is_empty() || self.log_room() < most / 4)
+    }
+
+    /// How many instructions surely fit into the log.
+    pub(crate) fn log_allows(&self) -> u64 {
+        if self.mode.logs() { (self.log_room() / 2 / MAX_BYTES_PER_INSTRUCTION).max(64) } else { u64::MAX }
+    }
+
+    /// Where contents of string stores must end if `instructions` are still to be logged.
+    pub(crate) fn log_bulk_limit(&self, instructions: u64) -> u64 {
+        if !self.mode.logs() {
+            return 0;
+        }
+        let end = self.log_at + self.slot.log_len() as u64;
+        end.saturating_sub(SLACK + instructions.saturating_mul(MAX_BYTES_PER_INSTRUCTION))
+    }
+
+    /// Modes that log: what was logged since the last drain, for [`translate::log::walk`]. The log is empty again
+    /// afterwards.
+    pub fn drain_log(&mut self) -> Vec<u8> {
+        let len = (self.log_next - self.log_at) as usize;
+        let mut bytes = self.slot.log()[..len].to_vec();
+        bytes.append(&mut self.log_overflow);
+        self.log_next = self.log_at;
+        bytes
+    }
+
+    /// Hands what was logged since the last drain to `consume`, without copying it if nothing overflowed. The log is
+    /// empty again afterwards.
+    pub fn drain_log_with<T>(&mut self, consume: impl FnOnce(&[u8]) -> T) -> T {
+        if !self.log_overflow.is_empty() {
+            let bytes = self.drain_log();
+            return consume(&bytes);
+        }
+        let len = (self.log_next - self.log_at) as usize;
+        let result = consume(&self.slot.log()[..len]);
+        self.log_next = self.log_at;
+        result
+    }
+
+    fn append(&mut self, record: &[u8]) {
+        let next = self.slot.page().log_next;
+        let at = (next - self.log_at) as usize;
+        if at + record.len() + PAGE_SIZE as usize <= self.slot.log_len() && self.log_overflow.is_empty() {
+            self.slot.log_write(at, record);
+            self.slot.page_mut().log_next = next + record.len() as u64;
+        } else {
+            self.log_overflow.extend_from_slice(record);
+        }
+    }
+
+    fn contents(&self) -> impl FnMut(GuestAddr, &mut [u8]) {
+        |addr, into: &mut [u8]| {
+            if self.host.read(addr.0, into).is_err() {
+                into.fill(0);
+            }
+        }
+    }
+
+    /// A string store has retired whose contents were too long for the log.
+    pub(crate) fn log_bulk(&mut self, block: &Rc<Block>) {
+        let start = self.slot.page().bulk_start;
+        let record = bulk_record(&block.translated, start, self.regs.rdi, &mut self.contents());
+        self.append(&record);
+    }
+
+    /// A fault ended a block at `mark`.
+    pub(crate) fn log_partial(&mut self, block: &Rc<Block>, mark: &Mark) {
+        if !block.mode.logs() {
+            return;
+        }
+        let longest = block.translated.paths.iter().map(|path| path.log_bytes).max().unwrap_or(0);
+        let next = (self.slot.page().log_next - self.log_at) as usize;
+        let end = (next + longest as usize + 4).min(self.slot.log_len());
+        let written = self.slot.log()[next..end].to_vec();
+        let rdi = self.regs.rdi;
+        let record = partial_record(&block.translated, mark, &written, rdi, &mut self.contents());
+        self.append(&record);
+    }
+}

@@ -1,0 +1,234 @@
+//! Where the engine's own memory goes: out of the way of everything the guest ever maps. Plain arithmetic.
+
+use guest::{GuestAddr, GuestRange};
+use translate::{ENGINE_PAGE_SIZE, LOOKUP_TABLE_BYTES, Layout, Mode};
+
+use crate::host::TASK_SIZE;
+
+/// Space left below the topmost mapping of the guest, its stack, for growing.
+const STACK_ROOM: u64 = 256 << 20;
+
+/// Space left around all other mappings of the guest.
+const CLEARANCE: u64 = 1 << 20;
+
+/// How far translated code may lie from the code it mirrors: 2 GiB less some room for what that code addresses.
+const REACH: u64 = (2 << 30) - (320 << 20);
+
+/// Lowest address looked at: an ordinary user may map it (`vm.mmap_min_addr`), and the recorder's page is below.
+const LOWEST: u64 = 0x2_0000;
+
+/// Number of modes, each with a lookup table of its own.
+pub(crate) const MODES: usize = 4;
+
+/// A mode as an index.
+pub(crate) const fn mode_index(mode: Mode) -> usize {
+    match mode {
+        Mode::Plain => 0,
+        Mode::Exact => 1,
+        Mode::Indexed => 2,
+        Mode::IndexedExact => 3,
+    }
+}
+
+/// The fixed memory of the engine, below 2 GiB: one region of whole pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Low {
+    start: u32,
+}
+
+impl Low {
+    /// Size of the region in bytes.
+    pub(crate) const SIZE: u64 = 0x1_0000 + (MODES * LOOKUP_TABLE_BYTES) as u64;
+
+    /// The page shared with the supervisor.
+    pub(crate) fn page(self) -> u32 {
+        self.start
+    }
+
+    /// The common stubs of translated code.
+    pub(crate) fn runtime(self) -> u32 {
+        self.start + ENGINE_PAGE_SIZE as u32
+    }
+
+    /// The page of the stub program, through which system calls are injected.
+    pub(crate) fn stub(self) -> u32 {
+        self.start + 0x2000
+    }
+
+    /// A page for the arguments of injected system calls.
+    pub(crate) fn scratch(self) -> u32 {
+        self.start + 0x3000
+    }
+
+    /// The lookup tables of all modes, one after the other.
+    pub(crate) fn tables(self) -> u32 {
+        self.start + 0x1_0000
+    }
+
+    /// What the translator is told for a mode.
+    pub(crate) fn layout(self, mode: Mode) -> Layout {
+        let table = self.tables() + (mode_index(mode) * LOOKUP_TABLE_BYTES) as u32;
+        Layout { page: self.page(), runtime: self.runtime(), table }
+    }
+}
+
+/// Which addresses are taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// What the guest uses, ascending, disjoint, with room around.
+    guest: Vec<GuestRange>,
+    /// What the engine uses, ascending, disjoint.
+    ours: Vec<GuestRange>,
+}
+
+impl Places {
+    /// Nothing is ours yet.
+    pub(crate) fn new(footprint: &[GuestRange]) -> Self {
+        let top = footprint.iter().map(|range| range.end).filter(|end| end.0 <= TASK_SIZE).max();
+        let mut wide: Vec<GuestRange> = footprint
+            .iter()
+            .filter(|range| !range.is_empty())
+            .map(|range| {
+                let below = if Some(range.end) == top { STACK_ROOM } else { CLEARANCE };
+                let start = GuestAddr(range.start.page().0.saturating_sub(below));
+                GuestRange { start, end: GuestAddr(range.end.0.saturating_add(CLEARANCE)).page() }
+            })
+            .collect();
+        wide.sort_unstable();
+        let mut guest: Vec<GuestRange> = Vec::with_capacity(wide.len());
+        for range in wide {
+            match guest.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => guest.push(range),
+            }
+        }
+        Self { guest, ours: Vec::new() }
+    }
+
+    /// Whether the engine uses any of `range`.
+    pub(crate) fn is_ours(&self, range: GuestRange) -> bool {
+        self.ours.iter().any(|ours| ours.overlaps(range))
+    }
+
+    /// What the engine uses.
+    pub(crate) fn ours(&self) -> &[GuestRange] {
+        &self.ours
+    }
+
+    fn blocker(&self, range: GuestRange) -> Option<GuestRange> {
+        self.guest.iter().chain(&self.ours).find(|taken| taken.overlaps(range)).copied()
+    }
+
+    fn take(&mut self, range: GuestRange) -> u64 {
+        let at = self.ours.partition_point(|ours| ours.start < range.start);
+        self.ours.insert(at, range);
+        range.start.0
+    }
+
+    /// The lowest free place in `from..to` for `size` bytes, at a multiple of `align`.
+    fn upward(&self, from: u64, to: u64, size: u64, align: u64) -> Option<GuestRange> {
+        let mut at = from.next_multiple_of(align);
+        while at.checked_add(size).is_some_and(|end| end <= to) {
+            let range = GuestRange::new(GuestAddr(at), size);
+            match self.blocker(range) {
+                None => return Some(range),
+                Some(taken) => at = taken.end.0.checked_next_multiple_of(align)?,
+            }
+        }
+        None
+    }
+
+    /// The highest free place in `from..to` for `size` bytes, at a multiple of `align`.
+    fn downward(&self, from: u64, to: u64, size: u64, align: u64) -> Option<GuestRange> {
+        let mut at = to.checked_sub(size)? / align * align;
+        while at >= from {
+            let range = GuestRange::new(GuestAddr(at), size);
+            match self.blocker(range) {
+                None => return Some(range),
+                Some(taken) => at = taken.start.0.checked_sub(size)? / align * align,
+            }
+        }
+        None
+    }
+
+    /// Takes the engine's fixed region.
+    pub(crate) fn take_low(&mut self) -> Option<Low> {
+        let end = 0x7fff_0000;
+        // Without clearance if need be: nothing of the guest's grows there but its heap, and that is in the footprint.
+        let range = self.upward(LOWEST, end, Low::SIZE, 0x1_0000).or_else(|| {
+            let tight =
+                Self { guest: self.guest.iter().map(|range| shrink(*range)).collect(), ours: Vec::new() };
+            tight.upward(LOWEST, end, Low::SIZE, 0x1_0000)
+        })?;
+        Some(Low { start: self.take(range) as u32 })
+    }
+
+    /// Takes `size` bytes for translated code within reach of `pc`, as near as can be.
+    pub(crate) fn take_near(&mut self, pc: GuestAddr, size: u64) -> Option<u64> {
+        let (low, high) = (pc.0.saturating_sub(REACH).max(LOWEST), pc.0.saturating_add(REACH).min(TASK_SIZE));
+        let align = 1 << 16;
+        let below = self.downward(low, pc.0, size, align);
+        let above = self.upward(pc.0, high, size, align);
+        let range = match (below, above) {
+            (Some(below), Some(above)) => {
+                let nearer_below = pc.0 - below.start.0 <= above.end.0 - pc.0;
+                if nearer_below { below } else { above }
+            }
+            (one, other) => one.or(other)?,
+        };
+        Some(self.take(range))
+    }
+
+    /// Takes `size` bytes anywhere.
+    pub(crate) fn take_any(&mut self, size: u64) -> Option<u64> {
+        let range = self.upward(0x1000_0000_0000, TASK_SIZE, size, 1 << 16);
+        let range = range.or_else(|| self.upward(1 << 32, TASK_SIZE, size, 1 << 16))?;
+        Some(self.take(range))
+    }
+}
+
+/// Whether code at `pc` can be mirrored by `size` bytes at `arena`.
+pub(crate) fn in_reach(pc: GuestAddr, arena: u64, size: u64) -> bool {
+    let end = arena + size;
+    (if arena > pc.0 { end - pc.0 } else { pc.0 - arena }) <= REACH
+}
+
+fn shrink(range: GuestRange) -> GuestRange {
+    let start = range.start.0.saturating_add(CLEARANCE).min(range.end.0);
+    GuestRange { start: GuestAddr(start), end: GuestAddr(range.end.0.saturating_sub(CLEARANCE).max(start)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> GuestRange {
+        GuestRange { start: GuestAddr(start), end: GuestAddr(end) }
+    }
+
+    #[test]
+    fn low_memory_avoids_the_program() {
+        assert_eq!(Places::new(&[range(0x40_0000, 0x50_0000)]).take_low().unwrap().page(), 0x2_0000);
+        let low = Places::new(&[range(0x1_0000, 0x50_0000)]).take_low().unwrap();
+        assert_eq!(low.page(), 0x60_0000);
+        assert!(Places::new(&[range(0, 0x7fff_0000)]).take_low().is_none());
+        // Crowded: the clearance gives way.
+        let tight = [range(0x30_0000, 0x4000_0000), range(0x4000_0000, 0x8000_0000)];
+        assert_eq!(Places::new(&tight).take_low().unwrap().page(), 0x2_0000);
+    }
+
+    #[test]
+    fn code_goes_near_and_clear_of_the_stack() {
+        let pie = range(0x5555_5555_4000, 0x5555_5560_0000);
+        let lib = range(0x7fff_f7c0_0000, 0x7fff_f7ff_f000);
+        let stack = range(0x7fff_fffd_e000, 0x7fff_ffff_f000);
+        let mut places = Places::new(&[pie, lib, stack]);
+        let at = places.take_near(GuestAddr(0x7fff_f7d0_0000), 64 << 20).unwrap();
+        assert!(at + (64 << 20) <= lib.start.0, "{at:#x}");
+        assert!(in_reach(lib.start, at, 64 << 20));
+        let second = places.take_near(GuestAddr(0x7fff_f7d0_0000), 64 << 20).unwrap();
+        assert!(second != at && in_reach(lib.start, second, 64 << 20));
+        assert!(places.is_ours(range(at, at + 1)));
+        assert!(in_reach(pie.start, places.take_near(pie.start, 64 << 20).unwrap(), 64 << 20));
+    }
+}

@@ -1,0 +1,108 @@
+//! Code that is written: pages from which code was translated are protected, so that a store there faults, and the code is
+//! forgotten.
+
+use std::rc::Rc;
+
+use guest::{GuestAddr, GuestRange, PAGE_SIZE, Prot};
+
+use crate::HostError;
+use crate::memory::host_prot;
+use crate::space::Space;
+
+/// A store to a watched page within so many instructions of the one before it counts as frequent: an interruption costs about as
+/// much time.
+const FREQUENT: u64 = 30_000;
+
+/// After so many frequent stores in a row, the page's blocks check themselves instead.
+const PATIENCE: u32 = 8;
+
+/// Stores to a watched page.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Disturbed {
+    last: u64,
+    in_a_row: u32,
+}
+
+impl Space {
+    /// Sees to it that stores to the pages of `range`, from which code was translated, are noticed.
+    pub(crate) fn watch_code(&mut self, range: GuestRange) -> Result<(), HostError> {
+        for page in pages_of(range) {
+            if self.mixed.contains(&page) {
+                continue;
+            }
+            for alias in self.aliases(page) {
+                let prot = self.areas.at(alias).map(|(_, area)| area.prot);
+                if let Some(prot) = prot.filter(|prot| prot.write)
+                    && self.watched.insert(alias)
+                {
+                    self.protect_page(alias, Prot { write: false, read: true, ..prot })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn protect_page(&mut self, page: GuestAddr, prot: Prot) -> Result<(), HostError> {
+        let args = [page.0, PAGE_SIZE, host_prot(prot), 0, 0, 0];
+        self.host.call("mprotect", libc::SYS_mprotect, args).map(drop)
+    }
+
+    /// Every address at which the memory of a page is mapped.
+    fn aliases(&self, page: GuestAddr) -> Vec<GuestAddr> {
+        let Some((range, area)) = self.areas.at(page) else { return Vec::new() };
+        match &area.object {
+            None => vec![page],
+            Some((object, offset)) => {
+                let object = Rc::clone(object);
+                self.areas.aliases(&object, offset + (page.0 - range.start.0))
+            }
+        }
+    }
+
+    /// A store to `addr` faulted. If that is because the page is watched: forgets its code, lets the store happen, and
+    /// says so.
+    pub(crate) fn written(&mut self, addr: GuestAddr) -> Result<bool, HostError> {
+        let page = addr.page();
+        if !self.watched.contains(&page) {
+            return Ok(false);
+        }
+        let retired = self.retired;
+        let seen = self.disturbed.entry(page).or_default();
+        seen.in_a_row = if retired - seen.last < FREQUENT { seen.in_a_row + 1 } else { 0 };
+        seen.last = retired;
+        let mixed = seen.in_a_row >= PATIENCE;
+        for alias in self.aliases(page) {
+            self.forget_code(GuestRange::new(alias, PAGE_SIZE));
+            if mixed {
+                self.mixed.insert(alias);
+            }
+            self.unwatch(alias)?;
+        }
+        Ok(true)
+    }
+
+    fn unwatch(&mut self, page: GuestAddr) -> Result<(), HostError> {
+        if self.watched.remove(&page)
+            && let Some((_, area)) = self.areas.at(page)
+        {
+            let prot = area.prot;
+            self.protect_page(page, prot)?;
+        }
+        Ok(())
+    }
+
+    /// Lets stores to `range` happen unnoticed.
+    pub(crate) fn unwatch_range(&mut self, range: GuestRange) -> Result<(), HostError> {
+        let mut pages: Vec<GuestAddr> =
+            self.watched.iter().copied().filter(|page| range.contains(*page)).collect();
+        pages.sort_unstable();
+        for page in pages {
+            self.unwatch(page)?;
+        }
+        Ok(())
+    }
+}
+
+fn pages_of(range: GuestRange) -> impl Iterator<Item = GuestAddr> {
+    (range.start.page().0..range.end.0).step_by(PAGE_SIZE as usize).map(GuestAddr)
+}

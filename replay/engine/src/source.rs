@@ -1,0 +1,108 @@
+//! Guest code as the translator reads it: executable bytes, kept while they cannot change unnoticed.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use guest::{GuestAddr, GuestRange, PAGE_SIZE};
+use translate::Source;
+
+use crate::areas::Areas;
+use crate::host::Host;
+
+/// Bytes read at once where code cannot be written by the guest.
+const CHUNK: u64 = 64 << 10;
+
+/// Bytes of the next chunk read along, so that instructions across the seam are whole.
+const OVERLAP: u64 = 32;
+
+/// A run of executable bytes.
+#[derive(Clone, Debug)]
+struct Run {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Run {
+    fn from(&self, at: u64) -> &[u8] {
+        let skip = at.checked_sub(self.start).and_then(|skip| usize::try_from(skip).ok());
+        skip.and_then(|skip| self.bytes.get(skip..)).unwrap_or(&[])
+    }
+}
+
+/// What has been read of the guest's code.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct CodeReader {
+    /// By chunk: runs of code that the guest cannot write.
+    kept: HashMap<u64, Rc<Vec<Run>>>,
+    /// Code that the guest may write, as it was when this round of translation began.
+    fresh: Vec<Run>,
+}
+
+impl CodeReader {
+    /// A new round: what may have changed is read again.
+    pub(crate) fn begin(&mut self) {
+        self.fresh.clear();
+    }
+
+    /// Forgets what was read of `range`.
+    pub(crate) fn forget(&mut self, range: GuestRange) {
+        self.fresh.clear();
+        self.kept.retain(|&chunk, _| !GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP).overlaps(range));
+    }
+
+    /// Whether anything was read of `range` that is kept.
+    pub(crate) fn knows(&self, range: GuestRange) -> bool {
+        let (first, last) = (range.start.0 / CHUNK, range.end.0.div_ceil(CHUNK));
+        if last - first > self.kept.len() as u64 {
+            return self.kept.keys().any(|&chunk| (first..last).contains(&(chunk / CHUNK)));
+        }
+        (first.saturating_sub(1)..last).any(|chunk| self.kept.contains_key(&(chunk * CHUNK)))
+    }
+
+    /// Makes the code at `pc` available.
+    pub(crate) fn load(&mut self, host: &Host, areas: &Areas, pc: GuestAddr) {
+        let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return };
+        if area.prot.write || area.object.is_some() {
+            if self.fresh.iter().all(|run| run.from(pc.0).len() < 64) {
+                let wanted =
+                    GuestRange { start: pc, end: GuestAddr(pc.page().0.saturating_add(2 * PAGE_SIZE)) };
+                self.fresh.extend(read_runs(host, areas, wanted));
+            }
+            return;
+        }
+        let chunk = pc.0 / CHUNK * CHUNK;
+        self.kept.entry(chunk).or_insert_with(|| {
+            let wanted = GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP);
+            Rc::new(read_runs(host, areas, wanted))
+        });
+    }
+}
+
+/// The executable bytes in a range, one run for each stretch without a gap. Bytes that the guest may write are included.
+fn read_runs(host: &Host, areas: &Areas, wanted: GuestRange) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (piece, _) in areas.within(wanted).into_iter().filter(|(_, area)| area.prot.exec) {
+        let mut bytes = vec![0; piece.len() as usize];
+        // Pages past the end of a mapped file cannot be read.
+        if let Err(unmapped) = host.read(piece.start.0, &mut bytes) {
+            bytes.truncate(unmapped.addr.0.saturating_sub(piece.start.0) as usize);
+        }
+        match runs.last_mut() {
+            Some(last) if last.start + last.bytes.len() as u64 == piece.start.0 => last.bytes.extend(bytes),
+            _ => runs.push(Run { start: piece.start.0, bytes }),
+        }
+    }
+    runs
+}
+
+impl Source for CodeReader {
+    fn bytes(&self, at: GuestAddr) -> &[u8] {
+        let fresh = self.fresh.iter().map(|run| run.from(at.0)).max_by_key(|bytes| bytes.len());
+        if let Some(bytes) = fresh.filter(|bytes| !bytes.is_empty()) {
+            return bytes;
+        }
+        let runs = self.kept.get(&(at.0 / CHUNK * CHUNK));
+        let run = runs.and_then(|runs| runs.iter().find(|run| !run.from(at.0).is_empty()));
+        run.map_or(&[], |run| run.from(at.0))
+    }
+}

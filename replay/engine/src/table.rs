@@ -1,0 +1,334 @@
+//! The block table: which blocks there are, what goes to them, which guest pages they came from. It decides what must be
+//! patched; it writes nothing into the process.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
+
+use guest::{GuestAddr, GuestRange, PAGE_SIZE};
+use translate::{BlockId, CacheAddr, Link, Mode, lookup_slot};
+
+use crate::Block;
+use crate::arena::Arena;
+use crate::patch::Patches;
+use crate::place::{MODES, mode_index};
+
+/// A hash for addresses: one multiplication.
+#[derive(Default, Clone, Copy, Debug)]
+pub(crate) struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 29;
+    }
+}
+
+type AddressMap<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
+
+/// No node, no block.
+const NONE: u32 = u32::MAX;
+
+/// A link of a block, in the list of all that go to one guest address.
+#[derive(Clone, Copy, Debug)]
+struct LinkNode {
+    from: BlockId,
+    link: u16,
+    next: u32,
+}
+
+/// A block, in the list of all that came from one page.
+#[derive(Clone, Copy, Debug)]
+struct PageNode {
+    block: BlockId,
+    next: u32,
+}
+
+/// What changes about a block.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    live: bool,
+    /// In the lookup table.
+    listed: bool,
+    /// The next block of its chain there.
+    chain: u32,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Cache {
+    by_pc: AddressMap<BlockId>,
+    /// By guest address: the links that go there, linked or not.
+    links_to: AddressMap<u32>,
+    /// By lookup slot: the first block of the chain.
+    chains: AddressMap<BlockId>,
+}
+
+/// The block table of one space. Copied when a space is copied and one of the two then changes.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Code {
+    pub(crate) blocks: Vec<Rc<Block>>,
+    state: Vec<State>,
+    pub(crate) arenas: Vec<Arena>,
+    caches: [Cache; MODES],
+    link_nodes: Vec<LinkNode>,
+    page_nodes: Vec<PageNode>,
+    by_page: AddressMap<u32>,
+}
+
+impl Code {
+    /// The number of the next block.
+    pub(crate) fn next_id(&self) -> BlockId {
+        BlockId(self.blocks.len() as u32)
+    }
+
+    pub(crate) fn block(&self, id: BlockId) -> Option<&Rc<Block>> {
+        self.blocks.get(id.index())
+    }
+
+    /// The block that begins at `pc` in a mode's cache.
+    pub(crate) fn find(&self, mode: Mode, pc: GuestAddr) -> Option<&Rc<Block>> {
+        let id = self.caches[mode_index(mode)].by_pc.get(&pc.0)?;
+        self.blocks.get(id.index())
+    }
+
+    /// The block whose code may hold a cache address.
+    pub(crate) fn block_at(&self, at: CacheAddr) -> Option<&Rc<Block>> {
+        let id = self.arenas.iter().find_map(|arena| arena.block_at(at))?;
+        self.blocks.get(id.index())
+    }
+
+    /// A cache address with these low bits (those in `mask`) at which there is a block.
+    pub(crate) fn block_with_low_bits(&self, bits: u64, mask: u64) -> Option<CacheAddr> {
+        let candidates = self.arenas.iter().map(|arena| arena.with_low_bits(bits, mask));
+        candidates.into_iter().find(|&at| self.block_at(at).is_some())
+    }
+
+    /// The pages of `range` from which live code came.
+    pub(crate) fn pages_with_code(&self, range: GuestRange) -> Vec<GuestAddr> {
+        let pages = range.pages();
+        let live = |&page: &u64| self.has_code(page);
+        let mut found: Vec<u64> = if pages.len() / PAGE_SIZE > self.by_page.len() as u64 {
+            self.by_page
+                .keys()
+                .copied()
+                .filter(|&page| pages.contains(GuestAddr(page)))
+                .filter(live)
+                .collect()
+        } else {
+            pages_of(pages).filter(live).collect()
+        };
+        found.sort_unstable();
+        found.into_iter().map(GuestAddr).collect()
+    }
+
+    fn has_code(&self, page: u64) -> bool {
+        let mut node = self.by_page.get(&page).copied().unwrap_or(NONE);
+        while let Some(&PageNode { block, next }) = self.page_nodes.get(node as usize) {
+            if self.state[block.index()].live {
+                return true;
+            }
+            node = next;
+        }
+        false
+    }
+
+    /// Adds a block that is found by nobody (it is run once).
+    pub(crate) fn add_unlisted(&mut self, block: Block) -> Rc<Block> {
+        let block = Rc::new(block);
+        self.blocks.push(Rc::clone(&block));
+        self.state.push(State { live: false, listed: false, chain: NONE });
+        block
+    }
+
+    /// Adds a block. The links to it and from it are patched: those from it in `patches` too, since its own code is
+    /// written before.
+    pub(crate) fn add(&mut self, block: Block, patches: &mut Patches) -> Rc<Block> {
+        let block = Rc::new(block);
+        let id = block.translated.id;
+        self.blocks.push(Rc::clone(&block));
+        self.state.push(State { live: true, listed: false, chain: NONE });
+        let pages = block.translated.sources.iter().flat_map(|range| pages_of(*range));
+        let mut last = None;
+        for page in pages {
+            if last.replace(page) != Some(page) {
+                push_page(&mut self.by_page, &mut self.page_nodes, page, id);
+            }
+        }
+        let cache = &mut self.caches[mode_index(block.mode)];
+        cache.by_pc.insert(block.translated.pc.0, id);
+        for (index, link) in block.translated.links.iter().enumerate() {
+            let next = cache.links_to.get(&link.target.0).copied().unwrap_or(NONE);
+            cache.links_to.insert(link.target.0, self.link_nodes.len() as u32);
+            self.link_nodes.push(LinkNode { from: id, link: index as u16, next });
+            if let Some(to) = cache.by_pc.get(&link.target.0) {
+                point(link, self.blocks[to.index()].translated.entry, patches);
+            }
+        }
+        self.point_links_to(&block, Some(block.translated.entry), patches);
+        block
+    }
+
+    /// Points every live link to `block`'s pc at `to`, or back at its own stub. Links of the block to itself were not there
+    /// before it was.
+    fn point_links_to(&self, block: &Block, to: Option<CacheAddr>, patches: &mut Patches) {
+        let links_to = &self.caches[mode_index(block.mode)].links_to;
+        let mut node = links_to.get(&block.translated.pc.0).copied().unwrap_or(NONE);
+        while let Some(&LinkNode { from, link, next }) = self.link_nodes.get(node as usize) {
+            let from_block = &self.blocks[from.index()];
+            if self.state[from.index()].live
+                && let Some(link) = from_block.translated.links.get(usize::from(link))
+            {
+                point(link, to.unwrap_or(link.unlinked), patches);
+            }
+            node = next;
+        }
+    }
+
+    /// Enters a block in the lookup table of its mode, which lies at `table`.
+    pub(crate) fn list(&mut self, block: &Block, table: u32, patches: &mut Patches) {
+        let id = block.translated.id;
+        let state = &mut self.state[id.index()];
+        if state.listed || !state.live {
+            return;
+        }
+        state.listed = true;
+        let slot = lookup_slot(block.translated.pc);
+        let chains = &mut self.caches[mode_index(block.mode)].chains;
+        if let Some(head) = chains.insert(slot as u64, id) {
+            state.chain = head.0;
+            point(&block.translated.chain, self.blocks[head.index()].translated.lookup, patches);
+        }
+        let at = u64::from(table) + 8 * slot as u64;
+        patches.put(at, &block.translated.lookup.0.to_le_bytes());
+    }
+
+    fn unlist(&mut self, block: &Block, tables: &Tables, patches: &mut Patches) {
+        let id = block.translated.id;
+        let State { listed, chain, .. } = self.state[id.index()];
+        if !listed {
+            return;
+        }
+        self.state[id.index()].listed = false;
+        let index = mode_index(block.mode);
+        let slot = lookup_slot(block.translated.pc);
+        let next = self.blocks.get(chain as usize).map(|next| next.translated.lookup);
+        let head = self.caches[index].chains.get(&(slot as u64)).copied().unwrap_or(id);
+        if head == id {
+            let at = u64::from(tables.table[index]) + 8 * slot as u64;
+            patches.put(at, &next.unwrap_or(tables.miss).0.to_le_bytes());
+            match self.blocks.get(chain as usize) {
+                Some(next) => self.caches[index].chains.insert(slot as u64, next.translated.id),
+                None => self.caches[index].chains.remove(&(slot as u64)),
+            };
+            return;
+        }
+        let mut at = head;
+        while self.state[at.index()].chain != id.0 {
+            at = BlockId(self.state[at.index()].chain);
+        }
+        self.state[at.index()].chain = chain;
+        let link = self.blocks[at.index()].translated.chain;
+        point(&link, next.unwrap_or(link.unlinked), patches);
+    }
+
+    /// Forgets a block: nothing goes to it any more.
+    pub(crate) fn remove(&mut self, block: &Rc<Block>, tables: &Tables, patches: &mut Patches) {
+        let id = block.translated.id;
+        if !self.state[id.index()].live {
+            return;
+        }
+        self.unlist(block, tables, patches);
+        self.point_links_to(block, None, patches);
+        self.state[id.index()].live = false;
+        let by_pc = &mut self.caches[mode_index(block.mode)].by_pc;
+        if by_pc.get(&block.translated.pc.0) == Some(&id) {
+            by_pc.remove(&block.translated.pc.0);
+        }
+    }
+
+    /// Forgets every block that came from a byte of `range`; says whether there was one.
+    pub(crate) fn remove_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) -> bool {
+        let mut doomed = Vec::new();
+        let pages = range.pages();
+        if pages.len() / PAGE_SIZE > self.by_page.len() as u64 {
+            let heads = self.by_page.iter().filter(|&(&page, _)| pages.contains(GuestAddr(page)));
+            for &head in heads.map(|(_, head)| head) {
+                self.overlapping(head, range, &mut doomed);
+            }
+        } else {
+            for page in pages_of(range) {
+                if let Some(&head) = self.by_page.get(&page) {
+                    self.overlapping(head, range, &mut doomed);
+                }
+            }
+        }
+        doomed.sort_unstable();
+        doomed.dedup();
+        for &id in &doomed {
+            let block = Rc::clone(&self.blocks[id.index()]);
+            self.remove(&block, tables, patches);
+        }
+        !doomed.is_empty()
+    }
+
+    fn overlapping(&self, head: u32, range: GuestRange, into: &mut Vec<BlockId>) {
+        let mut node = head;
+        while let Some(&PageNode { block, next }) = self.page_nodes.get(node as usize) {
+            let sources = &self.blocks[block.index()].translated.sources;
+            if self.state[block.index()].live && sources.iter().any(|source| source.overlaps(range)) {
+                into.push(block);
+            }
+            node = next;
+        }
+    }
+
+    /// Forgets every live block of a mode for which `doomed` says so.
+    pub(crate) fn remove_if(
+        &mut self,
+        mode: Mode,
+        doomed: impl Fn(&Block) -> bool,
+        tables: &Tables,
+        patches: &mut Patches,
+    ) {
+        let ids = self.caches[mode_index(mode)].by_pc.values();
+        let mut ids: Vec<BlockId> = ids.copied().filter(|id| doomed(&self.blocks[id.index()])).collect();
+        ids.sort_unstable();
+        for id in ids {
+            let block = Rc::clone(&self.blocks[id.index()]);
+            self.remove(&block, tables, patches);
+        }
+    }
+}
+
+/// What a lookup slot points at when nothing is listed there, and where each mode's table lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tables {
+    pub(crate) miss: CacheAddr,
+    pub(crate) table: [u32; MODES],
+}
+
+fn pages_of(range: GuestRange) -> impl Iterator<Item = u64> {
+    (range.start.page().0..range.end.0).step_by(PAGE_SIZE as usize)
+}
+
+fn push_page(by_page: &mut AddressMap<u32>, nodes: &mut Vec<PageNode>, page: u64, block: BlockId) {
+    let next = by_page.insert(page, nodes.len() as u32).unwrap_or(NONE);
+    nodes.push(PageNode { block, next });
+}
+
+/// Makes a link go to `to`; one that cannot reach it stays as it is, and leaves through its stub each time.
+fn point(link: &Link, to: CacheAddr, patches: &mut Patches) {
+    if let Some(bytes) = link.displacement(to) {
+        patches.put(link.site.0, &bytes);
+    }
+}
