@@ -1,1 +1,26 @@
-//! (to be written)
+//! A gdb server over a timeline: real gdb sees one moment of a recording as a stopped process and moves it both ways.
+//!
+//! Nothing of the guest can be changed: writes are refused. Knows nothing of the index.
+//!
+//! - `session`: the moment, the process shown, and how it moves
+//! - `lives`: when each address space lives and runs, and its program
+//! - `arch`, `xsave`: the registers as gdb numbers them
+//! - `files`: the kept files, as gdb reads them
+//! - `server`: the loop over packets and movements
+//! - `target`, `resume`, `breakpoints`, `host_io`, `xfer`, `monitor`: the protocol, a file per feature
+
+mod arch;
+mod breakpoints;
+mod files;
+mod host_io;
+mod lives;
+mod monitor;
+mod resume;
+mod server;
+mod session;
+mod target;
+mod xfer;
+mod xsave;
+
+pub use server::{ServeError, serve};
+pub use session::{Session, SessionError};

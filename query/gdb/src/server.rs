@@ -1,0 +1,187 @@
+//! The server's loop: packets from one gdb, movements in between, until it goes away.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use gdbstub::common::Signal;
+use gdbstub::conn::{Connection, ConnectionExt};
+use gdbstub::stub::state_machine::GdbStubStateMachine;
+use gdbstub::stub::{GdbStub, GdbStubError, MultiThreadStopReason};
+use gdbstub::target::ext::base::reverse_exec::ReplayLogPosition;
+
+use crate::session::{Halt, Session, SessionError};
+use crate::target::{process, thread};
+
+/// Bytes in a packet at most. gdb reads files and memory in pieces of it.
+const PACKET: usize = 128 << 10;
+
+/// Why serving gdb ended otherwise than by gdb's wish.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The protocol, the connection or the session failed.
+    #[error("serving gdb")]
+    Stub(#[from] Box<GdbStubError<SessionError, io::Error>>),
+}
+
+/// Serves one gdb on `stream` until it detaches, quits or kills.
+pub fn serve(session: &mut Session, stream: UnixStream) -> Result<(), ServeError> {
+    match talk(session, Wire::new(stream)) {
+        Ok(()) => Ok(()),
+        Err(error) if error.is_connection_error() => Ok(()),
+        Err(error) => Err(Box::new(error).into()),
+    }
+}
+
+fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionError, io::Error>> {
+    let stub = GdbStub::builder(wire).packet_buffer_size(PACKET).build();
+    let Ok(stub) = stub else { return Ok(()) };
+    let mut machine = stub.run_state_machine(session)?;
+    loop {
+        machine = match machine {
+            GdbStubStateMachine::Idle(mut stub) => match stub.borrow_conn().read() {
+                Ok(byte) => stub.incoming_data(session, byte)?,
+                Err(_) => return Ok(()),
+            },
+            GdbStubStateMachine::Running(mut stub) => {
+                let motion = session.motion;
+                let halt = session.go(motion, &mut || stub.borrow_conn().interrupted());
+                match halt {
+                    Ok(halt) => stub.report_stop(session, reason(session, halt))?,
+                    Err(error) => {
+                        tracing::error!(error = %Chain(&error), "cannot go on");
+                        stub.report_stop(session, signal(session, Signal::SIGABRT))?
+                    }
+                }
+            }
+            GdbStubStateMachine::CtrlCInterrupt(stub) => {
+                let reason = signal(session, Signal::SIGINT);
+                stub.interrupt_handled(session, Some(reason))?
+            }
+            GdbStubStateMachine::Disconnected(_) => return Ok(()),
+        };
+    }
+}
+
+/// What gdb is told about a halt.
+fn reason(session: &Session, halt: Halt) -> MultiThreadStopReason<u64> {
+    let tid = session.current_tid().and_then(thread).unwrap_or_else(|| process(session));
+    match halt {
+        Halt::Done => signal(session, Signal::SIGTRAP),
+        Halt::Breakpoint => MultiThreadStopReason::SwBreak(tid),
+        Halt::Watchpoint(met) => {
+            MultiThreadStopReason::Watch { tid, kind: met.kind, addr: met.watch.range.start.0 }
+        }
+        Halt::Interrupted => signal(session, Signal::SIGINT),
+        Halt::End => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::End },
+        Halt::Start => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::Begin },
+    }
+}
+
+fn signal(session: &Session, signal: Signal) -> MultiThreadStopReason<u64> {
+    let tid = session.current_tid().and_then(thread).unwrap_or_else(|| process(session));
+    MultiThreadStopReason::SignalWithThread { tid, signal }
+}
+
+/// An error with its causes.
+struct Chain<'a>(&'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// The connection, buffered both ways.
+struct Wire {
+    stream: UnixStream,
+    out: Vec<u8>,
+    read: Vec<u8>,
+    at: usize,
+}
+
+/// What gdb sends to interrupt.
+const INTERRUPT: u8 = 3;
+
+impl Wire {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, out: Vec::new(), read: Vec::new(), at: 0 }
+    }
+
+    /// Waits for bytes; `Ok(false)` if there are none and it must not wait.
+    fn fill(&mut self, wait: bool) -> io::Result<bool> {
+        self.stream.set_nonblocking(!wait)?;
+        self.read.resize(1 << 16, 0);
+        self.at = 0;
+        let got = loop {
+            match io::Read::read(&mut self.stream, &mut self.read) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        self.read.truncate(*got.as_ref().unwrap_or(&0));
+        match got {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether gdb has interrupted, or gone, since it was asked last. Takes the interrupt.
+    fn interrupted(&mut self) -> bool {
+        match self.peek() {
+            Ok(Some(INTERRUPT)) => {
+                self.at += 1;
+                true
+            }
+            Ok(_) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+impl Connection for Wire {
+    type Error = io::Error;
+
+    fn write(&mut self, byte: u8) -> io::Result<()> {
+        self.out.push(byte);
+        Ok(())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        io::Write::write_all(&mut self.stream, &self.out)?;
+        self.out.clear();
+        Ok(())
+    }
+}
+
+impl ConnectionExt for Wire {
+    fn read(&mut self) -> io::Result<u8> {
+        if self.at == self.read.len() {
+            // An acknowledgement is written without a flush of its own.
+            self.flush()?;
+            self.fill(true)?;
+        }
+        self.at += 1;
+        Ok(self.read[self.at - 1])
+    }
+
+    fn peek(&mut self) -> io::Result<Option<u8>> {
+        if self.at == self.read.len() && !self.fill(false)? {
+            return Ok(None);
+        }
+        Ok(self.read.get(self.at).copied())
+    }
+}

@@ -1,0 +1,365 @@
+//! What gdb looks at: one moment of a timeline, the process that runs there, and how it moves. Knows no protocol.
+
+use guest::{GuestAddr, GuestMemory, Moment, SpaceId, TaskId, Tid, When};
+use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineError, Watch};
+use trace::{ExecInfo, ReadError, Trace};
+
+use crate::arch::RegisterFile;
+use crate::files::Files;
+use crate::lives::{Life, Lives};
+
+/// Instructions run between two looks at whether gdb wants to interrupt.
+const SLICE: u64 = 20_000_000;
+/// Debug registers of the CPU, each covering up to eight aligned bytes.
+const DEBUG_REGISTERS: u64 = 4;
+
+/// Why a session cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The timeline failed.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+    /// The recording cannot be read.
+    #[error("cannot read the recording")]
+    Read(#[from] ReadError),
+}
+
+/// A movement that gdb asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Motion {
+    /// On to a stop.
+    Continue,
+    /// One instruction.
+    Step,
+    /// Steps while the pc stays in these bounds.
+    StepRange(u64, u64),
+    /// Back to a stop.
+    ReverseContinue,
+    /// One instruction back.
+    ReverseStep,
+}
+
+/// Why a movement ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Halt {
+    /// As far as asked for.
+    Done,
+    /// Before a breakpoint.
+    Breakpoint,
+    /// At a watchpoint.
+    Watchpoint(Watchpoint),
+    /// gdb interrupted it.
+    Interrupted,
+    /// Where the process ends, or the recording.
+    End,
+    /// Where the process begins.
+    Start,
+}
+
+/// A watchpoint as gdb set it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Watchpoint {
+    pub(crate) watch: Watch,
+    /// gdb's own kind of it.
+    pub(crate) kind: gdbstub::target::ext::breakpoints::WatchKind,
+}
+
+/// A timeline with gdb's breakpoints and its idea of a process.
+#[derive(Debug)]
+pub struct Session {
+    timeline: Timeline,
+    lives: Lives,
+    pub(crate) files: Files,
+    /// The address space that gdb is shown.
+    shown: SpaceId,
+    pub(crate) breakpoints: Vec<GuestAddr>,
+    pub(crate) watchpoints: Vec<Watchpoint>,
+    /// What gdb asked for last and is not done yet.
+    pub(crate) motion: Motion,
+}
+
+impl Session {
+    /// Opens a recording for gdb, standing at `when`.
+    pub fn open(trace: &Trace, when: When) -> Result<Self, SessionError> {
+        let timeline = Timeline::open(trace)?;
+        let lives = Lives::read(trace, timeline.moments())?;
+        let mut session = Self {
+            shown: SpaceId(0),
+            files: Files::new(trace),
+            timeline,
+            lives,
+            breakpoints: Vec::new(),
+            watchpoints: Vec::new(),
+            motion: Motion::Continue,
+        };
+        session.goto(when)?;
+        Ok(session)
+    }
+
+    /// Where it stands.
+    pub fn moment(&self) -> Moment {
+        self.timeline.moment()
+    }
+
+    /// The last moment of the recording.
+    pub(crate) fn end(&self) -> Moment {
+        self.timeline.landmarks().end
+    }
+
+    /// The program in the process shown.
+    pub(crate) fn program(&self) -> Option<&ExecInfo> {
+        self.life().map(|life| &*life.program)
+    }
+
+    /// The process shown, by its id in the recording.
+    pub(crate) fn pid(&self) -> Option<Tid> {
+        self.tasks().first().map(|task| task.pid)
+    }
+
+    /// The tasks of the process shown, the one that runs next first.
+    pub(crate) fn tasks(&self) -> Vec<TaskView> {
+        let mut tasks = self.timeline.tasks();
+        tasks.retain(|task| task.space == self.shown);
+        let current = self.timeline.task();
+        tasks.sort_by_key(|task| (task.task != current, task.task));
+        tasks
+    }
+
+    /// The task with that thread id in the process shown.
+    pub(crate) fn task(&self, tid: usize) -> Option<TaskId> {
+        let named = |task: &TaskView| usize::try_from(task.tid.0) == Ok(tid);
+        self.tasks().into_iter().find(named).map(|task| task.task)
+    }
+
+    /// The thread id of the task that runs next.
+    pub(crate) fn current_tid(&self) -> Option<Tid> {
+        self.tasks().first().map(|task| task.tid)
+    }
+
+    /// A task's registers as gdb numbers them.
+    pub(crate) fn registers(&self, task: TaskId) -> Result<RegisterFile, TimelineError> {
+        Ok(RegisterFile::new(&self.timeline.registers(task)?, &self.timeline.xstate(task)?))
+    }
+
+    /// Reads memory of the process shown: as many bytes as there are from `addr` on.
+    pub(crate) fn read(&self, addr: GuestAddr, into: &mut [u8]) -> usize {
+        let Some(memory) = self.timeline.memory(self.shown) else { return 0 };
+        match memory.read(addr, into) {
+            Ok(()) => into.len(),
+            Err(hole) => {
+                let there = hole.addr.0.saturating_sub(addr.0).min(into.len() as u64) as usize;
+                memory.read(addr, &mut into[..there]).map_or(0, |()| there)
+            }
+        }
+    }
+
+    /// The mappings of the process shown, a line each, as `/proc/PID/maps` has them but for the names.
+    pub(crate) fn maps(&self) -> String {
+        let letter = |set: bool, letter: char| if set { letter } else { '-' };
+        let mut text = String::new();
+        for mapping in self.timeline.mappings(self.shown) {
+            let (start, end, prot) = (mapping.range.start.0, mapping.range.end.0, mapping.prot);
+            let (r, w, x) = (letter(prot.read, 'r'), letter(prot.write, 'w'), letter(prot.exec, 'x'));
+            let sharing = if mapping.shared { 's' } else { 'p' };
+            text.push_str(&format!("{start:08x}-{end:08x} {r}{w}{x}{sharing} 00000000 00:00 0\n"));
+        }
+        text
+    }
+
+    /// Goes to `when` and shows the process that runs there.
+    pub(crate) fn goto(&mut self, when: When) -> Result<Moment, SessionError> {
+        let moment = when.resolve(self.timeline.landmarks()).map_err(TimelineError::from)?;
+        let named = match when {
+            When::Exit => self.lives.exit,
+            When::Signal => self.lives.signal,
+            When::End => Some(self.lives.end),
+            _ => None,
+        };
+        match named {
+            Some(position) => self.timeline.seek_position(position)?,
+            None => {
+                self.timeline.seek(moment, Bias::NextInstruction)?;
+                if self.timeline.space_of(self.timeline.task()).is_none() {
+                    // Nothing runs after it: show what ran last.
+                    self.timeline.seek_position(self.lives.end)?;
+                }
+            }
+        }
+        if let Some(space) = self.timeline.space_of(self.timeline.task()) {
+            self.shown = space;
+        }
+        Ok(self.moment())
+    }
+
+    /// Sets a watchpoint; `false` when the CPU has no room for it.
+    pub(crate) fn watch(&mut self, watchpoint: Watchpoint) -> bool {
+        let needed = |watch: &Watch| debug_registers(watch.range.start.0, watch.range.len());
+        let used: u64 = self.watchpoints.iter().map(|other| needed(&other.watch)).sum();
+        let fits = used + needed(&watchpoint.watch) <= DEBUG_REGISTERS;
+        if fits {
+            self.watchpoints.push(watchpoint);
+        }
+        fits
+    }
+
+    /// Moves as asked for. `interrupted` is asked now and then whether to stop.
+    pub(crate) fn go(
+        &mut self,
+        motion: Motion,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Halt, TimelineError> {
+        match motion {
+            Motion::Step => self.step(),
+            Motion::StepRange(start, end) => self.step_range(start..end, interrupted),
+            Motion::Continue => self.forward(interrupted),
+            Motion::ReverseStep => self.step_back(),
+            Motion::ReverseContinue => self.backward(),
+        }
+    }
+
+    fn life(&self) -> Option<&Life> {
+        self.lives.get(self.shown)
+    }
+
+    /// Where the process shown ends, within the recording.
+    fn limit(&self) -> Position {
+        let end = Position { moment: self.end(), event: self.lives.end.event };
+        self.life().map_or(end, |life| life.end.min(end))
+    }
+
+    fn stops(&self) -> Stops {
+        Stops {
+            breakpoints: self.breakpoints.clone(),
+            watchpoints: self.watchpoints.iter().map(|watchpoint| watchpoint.watch).collect(),
+            spaces: vec![self.shown],
+        }
+    }
+
+    fn step(&mut self) -> Result<Halt, TimelineError> {
+        let limit = self.limit();
+        if self.timeline.position() >= limit {
+            return Ok(Halt::End);
+        }
+        let after = Moment(self.moment().0 + 1);
+        match self.life().and_then(|life| life.next(after)) {
+            Some(next) => self.timeline.cont_until(&Stops::default(), next)?,
+            None => self.timeline.cont_to(&Stops::default(), limit)?,
+        };
+        Ok(Halt::Done)
+    }
+
+    fn step_range(
+        &mut self,
+        range: std::ops::Range<u64>,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Halt, TimelineError> {
+        let first = self.timeline.task();
+        for n in 1u64.. {
+            let halt = self.step()?;
+            let task = self.timeline.task();
+            let Ok(regs) = self.timeline.registers(task) else { return Ok(halt) };
+            if halt != Halt::Done || task != first || !range.contains(&regs.rip) {
+                return Ok(halt);
+            }
+            if self.breakpoints.contains(&regs.pc()) {
+                return Ok(Halt::Breakpoint);
+            }
+            if n.is_multiple_of(64) && interrupted() {
+                return Ok(Halt::Interrupted);
+            }
+        }
+        Ok(Halt::Done)
+    }
+
+    fn forward(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<Halt, TimelineError> {
+        let limit = self.limit();
+        let stops = self.stops();
+        loop {
+            if self.timeline.position() >= limit {
+                return Ok(Halt::End);
+            }
+            let slice =
+                Position { moment: Moment(self.moment().0.saturating_add(SLICE)), event: guest::EventId(0) };
+            match self.timeline.cont_to(&stops, limit.min(slice))? {
+                // A run does not meet the breakpoint it begins at, so the next slice would not.
+                StopReason::Step if self.at_breakpoint() => return Ok(Halt::Breakpoint),
+                StopReason::Step => {}
+                StopReason::End | StopReason::Start => return Ok(Halt::End),
+                StopReason::Breakpoint { .. } => return Ok(Halt::Breakpoint),
+                StopReason::Watchpoint { addr, .. } => return Ok(self.met(addr)),
+            }
+            if interrupted() {
+                return Ok(Halt::Interrupted);
+            }
+        }
+    }
+
+    fn step_back(&mut self) -> Result<Halt, TimelineError> {
+        let here = self.moment();
+        match self.life().and_then(|life| life.previous(here)) {
+            Some(previous) => {
+                self.timeline.seek(previous, Bias::NextInstruction)?;
+                Ok(Halt::Done)
+            }
+            None => Ok(Halt::Start),
+        }
+    }
+
+    fn backward(&mut self) -> Result<Halt, TimelineError> {
+        let stops = self.stops();
+        let reason = if stops.is_empty() { StopReason::Start } else { self.timeline.reverse_cont(&stops)? };
+        match reason {
+            StopReason::Breakpoint { .. } => Ok(Halt::Breakpoint),
+            StopReason::Watchpoint { addr, .. } => Ok(self.met(addr)),
+            StopReason::Step | StopReason::Start | StopReason::End => {
+                let first = self.life().and_then(|life| life.next(Moment(0))).unwrap_or_default();
+                self.timeline.seek(first, Bias::NextInstruction)?;
+                Ok(Halt::Start)
+            }
+        }
+    }
+
+    fn at_breakpoint(&self) -> bool {
+        let task = self.timeline.task();
+        let here = self.timeline.space_of(task) == Some(self.shown);
+        here && self.timeline.registers(task).is_ok_and(|regs| self.breakpoints.contains(&regs.pc()))
+    }
+
+    fn met(&self, addr: GuestAddr) -> Halt {
+        let met = self.watchpoints.iter().find(|watchpoint| watchpoint.watch.range.start == addr);
+        met.map_or(Halt::Done, |&watchpoint| Halt::Watchpoint(watchpoint))
+    }
+}
+
+/// How many debug registers cover `len` bytes at `start`: each takes 1, 2, 4 or 8 naturally aligned ones.
+fn debug_registers(start: u64, len: u64) -> u64 {
+    let end = start.saturating_add(len);
+    let mut at = start;
+    let mut count = 0;
+    while at < end && count <= DEBUG_REGISTERS {
+        let fits = |size: &u64| at.is_multiple_of(*size) && end - at >= *size;
+        at += [8, 4, 2].into_iter().find(fits).unwrap_or(1);
+        count += 1;
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watched_bytes_take_debug_registers() {
+        let cases = [
+            (0x1000, 8, 1),
+            (0x1000, 16, 2),
+            (0x1004, 8, 2),
+            (0x1001, 4, 3),
+            (0x1000, 32, 4),
+            (0x1000, 40, 5),
+        ];
+        for (start, len, expected) in cases {
+            assert_eq!(debug_registers(start, len), expected, "{start:#x}+{len}");
+        }
+    }
+}
