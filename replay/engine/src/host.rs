@@ -176,23 +176,6 @@ impl Host {
         }
     }
 
-    /// Lets the process execute one host instruction.
-    pub(crate) fn step(&mut self) -> Result<Stop, HostError> {
-        let stopped = self.stopped.take().ok_or(HostError::Gone { status: 0 })?;
-        stopped.step(0).map_err(ended)?;
-        match self.report()? {
-            Report::Seccomp(stopped) => {
-                self.stopped = Some(stopped);
-                Ok(Stop::Seccomp)
-            }
-            Report::Signal(signo, stopped) => {
-                self.stopped = Some(stopped);
-                Ok(Stop::Signal(signo))
-            }
-            other => Err(self.unexpected(other)),
-        }
-    }
-
     fn resume_to_report(&mut self) -> Result<Report, HostError> {
         let stopped = self.stopped.take().ok_or(HostError::Gone { status: 0 })?;
         stopped.cont(0).map_err(ended)?;

@@ -89,7 +89,8 @@ impl Places {
             .iter()
             .filter(|range| !range.is_empty())
             .map(|range| {
-                let below = if Some(range.end) == top { STACK_ROOM } else { CLEARANCE };
+                let is_stack = Some(range.end) == top && range.end.0 > TASK_SIZE / 2;
+                let below = if is_stack { STACK_ROOM } else { CLEARANCE };
                 let start = GuestAddr(range.start.page().0.saturating_sub(below));
                 GuestRange { start, end: GuestAddr(range.end.0.saturating_add(CLEARANCE)).page() }
             })
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(Places::new(&[range(0x40_0000, 0x50_0000)]).take_low().unwrap().page(), 0x2_0000);
         let low = Places::new(&[range(0x1_0000, 0x50_0000)]).take_low().unwrap();
         assert_eq!(low.page(), 0x60_0000);
-        assert!(Places::new(&[range(0, 0x7fff_0000)]).take_low().is_none());
+        assert!(Places::new(&[range(0, 0x8010_0000)]).take_low().is_none());
         // Crowded: the clearance gives way.
         let tight = [range(0x30_0000, 0x4000_0000), range(0x4000_0000, 0x8000_0000)];
         assert_eq!(Places::new(&tight).take_low().unwrap().page(), 0x2_0000);

@@ -11,23 +11,23 @@ use ptrace::{HostTid, Memory, Options, Report, Stopped, wait_for};
 
 /// A mapping of the native process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Map {
-    pub range: GuestRange,
-    pub prot: Prot,
-    pub name: String,
+pub(crate) struct Map {
+    pub(crate) range: GuestRange,
+    pub(crate) prot: Prot,
+    pub(crate) name: String,
 }
 
 /// A process that is single-stepped.
-pub struct Native {
-    pub stopped: Option<Stopped>,
-    pub tid: HostTid,
-    pub memory: Memory,
+pub(crate) struct Native {
+    pub(crate) stopped: Option<Stopped>,
+    pub(crate) tid: HostTid,
+    pub(crate) memory: Memory,
     /// Instructions retired; a repeated string instruction counts once.
-    pub retired: u64,
+    pub(crate) retired: u64,
 }
 
 /// Compiles C or assembly (by extension) to a static program in `dir`.
-pub fn build(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn build(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
     let file = dir.join(name);
     std::fs::write(&file, source).unwrap();
     let program = file.with_extension("");
@@ -37,7 +37,7 @@ pub fn build(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
 }
 
 impl Native {
-    pub fn start(program: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(program: &Path, args: &[&str]) -> Self {
         ptrace::pin_to_cpu(ptrace::current_cpu()).unwrap();
         let mut command = Command::new(program);
         command.args(args).env_clear().stdout(Stdio::null()).stdin(Stdio::null());
@@ -57,19 +57,19 @@ impl Native {
         Self { stopped: Some(stopped), tid, memory, retired: 0 }
     }
 
-    pub fn registers(&self) -> Registers {
+    pub(crate) fn registers(&self) -> Registers {
         let mut regs = self.stopped.as_ref().unwrap().registers().unwrap();
         regs.orig_rax = 0;
         regs
     }
 
-    pub fn set_registers(&mut self, regs: &Registers) {
+    pub(crate) fn set_registers(&mut self, regs: &Registers) {
         let regs = Registers { orig_rax: u64::MAX, ..*regs };
         self.stopped.as_mut().unwrap().set_registers(&regs).unwrap();
     }
 
     /// One instruction (a string instruction to its end). The signal it raised instead, if any.
-    pub fn step(&mut self) -> Option<i32> {
+    pub(crate) fn step(&mut self) -> Option<i32> {
         let before = self.registers().rip;
         loop {
             let stopped = self.stopped.take().unwrap();
@@ -96,7 +96,7 @@ impl Native {
         matches!(bytes[0], 0xf2 | 0xf3)
     }
 
-    pub fn maps(&self) -> Vec<Map> {
+    pub(crate) fn maps(&self) -> Vec<Map> {
         let text = std::fs::read_to_string(format!("/proc/{}/maps", self.tid)).unwrap();
         let parse = |line: &str| {
             let mut words = line.split_whitespace();
@@ -112,13 +112,13 @@ impl Native {
     }
 
     /// Ranges for the engine to keep out of.
-    pub fn footprint(&self) -> Vec<GuestRange> {
+    pub(crate) fn footprint(&self) -> Vec<GuestRange> {
         let heap = GuestRange::new(GuestAddr(0x100_0000), 0x1000_0000);
         self.maps().iter().map(|map| map.range).chain([heap]).collect()
     }
 
     /// A space with this process's memory and registers.
-    pub fn image(&self, mode: Mode) -> Space {
+    pub(crate) fn image(&self, mode: Mode) -> Space {
         let config = Config { footprint: self.footprint(), mode, log_bytes: 4 << 20, cpu: None };
         let mut space = Space::new(&config).unwrap();
         for map in self.maps() {
@@ -149,7 +149,7 @@ impl Native {
     }
 
     /// Runs the system call or trapped instruction here natively and copies what it did.
-    pub fn perform(&mut self, space: &mut Space) {
+    pub(crate) fn perform(&mut self, space: &mut Space) {
         let maps = self.maps();
         assert_eq!(self.step(), None);
         self.retired -= 1;
@@ -175,7 +175,7 @@ impl Native {
 
     /// Panics unless the space has the same memory.
     #[track_caller]
-    pub fn assert_memory(&self, space: &Space) {
+    pub(crate) fn assert_memory(&self, space: &Space) {
         for map in self.maps() {
             let (mut ours, mut theirs) = (vec![0; 4096], vec![0; 4096]);
             for page in (map.range.start.0..map.range.end.0).step_by(4096).map(GuestAddr) {
@@ -190,7 +190,7 @@ impl Native {
 
     /// Panics unless the space has the same registers (resume flag aside) and count.
     #[track_caller]
-    pub fn assert_registers(&self, space: &Space) {
+    pub(crate) fn assert_registers(&self, space: &Space) {
         let clean = |regs: Registers| Registers { eflags: regs.eflags & !0x10000, orig_rax: 0, ..regs };
         let (ours, theirs) = (clean(space.registers()), clean(self.registers()));
         assert_eq!(space.retired(), self.retired, "counts differ at {:#x} (native {:#x})", ours.rip, theirs.rip);
@@ -202,7 +202,7 @@ impl Native {
     }
 
     /// Steps until as many instructions have retired as in the space.
-    pub fn catch_up(&mut self, space: &Space) {
+    pub(crate) fn catch_up(&mut self, space: &Space) {
         while self.retired < space.retired() {
             assert_eq!(self.step(), None, "after {} of {}", self.retired, space.retired());
         }
@@ -229,7 +229,7 @@ fn stopped_by(signal: i32, tid: HostTid) -> Stopped {
 
 /// Runs a program to its `exit` call in both, comparing at every exit and, with `every`, at budgets of that many
 /// instructions on average.
-pub fn compare(native: &mut Native, space: &mut Space, every: Option<u64>) {
+pub(crate) fn compare(native: &mut Native, space: &mut Space, every: Option<u64>) {
     let mut seed = 0x1234_5678_9abc_def1_u64;
     let mut random = |most: u64| {
         seed ^= seed << 13;
