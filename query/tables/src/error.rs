@@ -12,7 +12,7 @@ pub struct SqlError {
     pub sql: String,
     /// Byte offset in it, where SQLite knows.
     pub offset: Option<usize>,
-    source: rusqlite::Error,
+    source: Box<rusqlite::Error>,
 }
 
 impl SqlError {
@@ -25,14 +25,19 @@ impl SqlError {
             rusqlite::Error::SqliteFailure(_, Some(message)) => (message.clone(), None),
             other => (other.to_string(), None),
         };
-        Self { message, sql: sql.to_owned(), offset: offset.filter(|&at| at <= sql.len()), source }
+        Self {
+            message,
+            sql: sql.to_owned(),
+            offset: offset.filter(|&at| at <= sql.len()),
+            source: Box::new(source),
+        }
     }
 }
 
 impl std::error::Error for SqlError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         // The message is already this error's own: only deeper causes are news.
-        std::error::Error::source(&self.source)
+        std::error::Error::source(&*self.source)
     }
 }
 

@@ -70,7 +70,7 @@ fn located(sql: &str, error: rusqlite::Error) -> SqlError {
 }
 
 fn names(statement: &Statement<'_>) -> Vec<String> {
-    statement.column_names().into_iter().map(str::to_owned).collect()
+    statement.column_names().map(str::to_owned).collect()
 }
 
 /// Calls `each` with the values of every row.

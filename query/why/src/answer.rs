@@ -103,16 +103,18 @@ pub struct Place {
 }
 
 /// A frame of the call stack.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct StackFrame {
-    /// Where it is: the write for the innermost, the call for the others.
+    /// Where it is: the write for the innermost, the call for the others, the jump for one that is gone.
     pub place: Place,
     /// Whether it is inlined into the next frame.
     pub inlined: bool,
-    /// Whether it had jumped to the function of the frame before it (tail call): it is no longer on the stack.
-    pub tail: bool,
-    /// The moment its function was entered, where it was called.
+    /// The moment at which it jumped to the function of the frame before it (tail call) and so left the stack.
+    pub jumped: Option<u64>,
+    /// The moment its function was called.
     pub entered: Option<u64>,
+    /// No function but the delivery of a signal.
+    pub signal: bool,
 }
 
 /// How a write and the target overlap.
@@ -150,4 +152,25 @@ pub struct Origin {
     pub file: Option<(String, u64)>,
     /// The contents.
     pub value: Option<Bytes>,
+}
+
+impl Bytes {
+    /// From bytes that are all known and not too many; `None` otherwise.
+    pub(crate) fn new(bytes: &[Option<u8>]) -> Option<Self> {
+        let bytes: Vec<u8> = bytes.iter().copied().collect::<Option<_>>()?;
+        let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let number = matches!(bytes.len(), 1 | 2 | 4 | 8).then(|| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(&bytes);
+            u64::from_le_bytes(word)
+        });
+        Some(Self { hex, number })
+    }
+}
+
+impl Answer {
+    /// The answer as one JSON object on one line.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data serializes")
+    }
 }

@@ -1,17 +1,22 @@
 //! The question, and how it can fail.
 
-use guest::{GuestAddr, Moment, SpaceId};
-use symbols::{Expression, ResolveError};
+use guest::{GuestAddr, GuestRange, Moment, SpaceId};
+use store::{Author, MappingRow, WriteRow};
+use symbols::{Expression, ResolveError, Resolved};
 use tables::Database;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Bytes, Coverage, Hop, Origin, Target, Verdict, Writer};
+use crate::code::{self, Spot};
+use crate::history::{self, Found};
+use crate::{kernel, stack};
 
 /// Who last wrote `target`?
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Question {
     /// An address or a symbol.
     pub target: Expression,
-    /// How many bytes; by default a symbol's own size if that is 1 to 8, else 8 (up to the end of its mapping).
+    /// How many bytes; by default a symbol's own size, and for an address as many as the last write of its first byte wrote
+    /// from there on (at most 8).
     pub size: Option<u64>,
     /// Before which moment; by default the end.
     pub at: Option<Moment>,
@@ -55,6 +60,9 @@ pub enum WhyError {
         /// What was asked.
         size: u64,
     },
+    /// Nothing is indexed before the moment.
+    #[error("the index holds nothing before that moment")]
+    Empty,
     /// The index failed.
     #[error("reading the index")]
     Query(#[from] store::QueryError),
@@ -63,8 +71,186 @@ pub enum WhyError {
 /// The largest target, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
+/// A target being looked at: in one space, before one moment.
+struct Candidate {
+    space: SpaceId,
+    range: GuestRange,
+    /// Before which moment: the question's, or the end of the space.
+    before: Moment,
+    found: Found,
+}
+
 /// Finds the last write before the moment and what surrounds it.
 pub fn why(database: &Database, question: &Question) -> Result<Answer, WhyError> {
-    let _ = database;
-    Err(WhyError::Size { size: question.size.unwrap_or(0) })
+    if let Some(size) = question.size.filter(|size| !(1..=MAX_SIZE).contains(size)) {
+        return Err(WhyError::Size { size });
+    }
+    let before = moment(database, question)?;
+    let mut best: Option<Candidate> = None;
+    let mut failure: Option<WhyError> = None;
+    for space in spaces(database, question, before)? {
+        match candidate(database, question, space, before) {
+            Ok(found) if best.as_ref().is_none_or(|best| found.rank() > best.rank()) => best = Some(found),
+            Ok(_) => {}
+            Err(error @ (WhyError::Resolve(_) | WhyError::Unmapped { .. })) => {
+                failure.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match best {
+        Some(best) => answer(database, before, best),
+        None => Err(failure.unwrap_or(WhyError::Empty)),
+    }
+}
+
+impl Candidate {
+    /// Later writes before earlier ones, any write before none; earlier spaces before later ones.
+    fn rank(&self) -> (Option<Moment>, std::cmp::Reverse<SpaceId>) {
+        let written = match &self.found {
+            Found::Written { row, .. } => Some(row.moment),
+            Found::Never { .. } | Found::Unmapped => None,
+        };
+        (written, std::cmp::Reverse(self.space))
+    }
+}
+
+/// The moment before which writes count.
+fn moment(database: &Database, question: &Question) -> Result<Moment, WhyError> {
+    let end = database.store().end()?;
+    match question.at {
+        Some(moment) if moment > end => Err(WhyError::OutOfRange { moment, end }),
+        Some(moment) => Ok(moment),
+        // What the kernel does after the last instruction counts, too.
+        None => Ok(Moment(end.0 + 1)),
+    }
+}
+
+/// The spaces in question: the one asked for, or all that there were before the moment.
+fn spaces(database: &Database, question: &Question, before: Moment) -> Result<Vec<SpaceId>, WhyError> {
+    let rows = database.store().spaces()?;
+    if let Some(space) = question.space {
+        if !rows.iter().any(|row| row.space == space) {
+            return Err(WhyError::NoSpace { space, count: rows.len() });
+        }
+        return Ok(vec![space]);
+    }
+    Ok(rows.into_iter().filter(|row| row.first <= before).map(|row| row.space).collect())
+}
+
+/// Looks the target up in one space.
+fn candidate(
+    database: &Database,
+    question: &Question,
+    space: SpaceId,
+    before: Moment,
+) -> Result<Candidate, WhyError> {
+    let symbols = database.symbols();
+    // A space that is gone by then answers for its last moment.
+    let last = symbols.layout().last_moment(space).unwrap_or(before);
+    let before = before.min(Moment(last.0.saturating_add(1)));
+    let now = Moment(before.0.saturating_sub(1));
+    let target = match &question.target {
+        Expression::Address(addr) => Resolved { addr: *addr, size: 0, ..Resolved::default() },
+        symbol => symbols.resolve(space, now, symbol)?,
+    };
+    let whole = matches!(&question.target, Expression::Symbol { offset: 0, .. });
+    let known = question.size.or_else(|| (whole && target.size > 0).then_some(target.size.min(MAX_SIZE)));
+    let mut range = GuestRange::new(target.addr, known.unwrap_or(1));
+    let mut found = history::last_write(database, space, range, before)?;
+    if let (None, Found::Written { row, range: then }) = (known, &found) {
+        // Without a size, the write of the first byte says how large the thing is.
+        let len = row.range().end.0.saturating_sub(then.start.0).clamp(1, 8);
+        range = GuestRange::new(target.addr, len);
+        found = history::last_write(database, space, range, before)?;
+    } else if known.is_none() {
+        range = GuestRange::new(target.addr, 8);
+    }
+    if matches!(found, Found::Unmapped) {
+        return Err(WhyError::Unmapped { addr: target.addr, moment: before });
+    }
+    Ok(Candidate { space, range, before, found })
+}
+
+fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<Answer, WhyError> {
+    let Candidate { space, range, before: until, found } = candidate;
+    let now = Moment(until.0.saturating_sub(1));
+    let target = Target {
+        addr: range.start.to_string(),
+        size: range.len(),
+        name: database.symbols().variable(space, now, range.start),
+        space: space.0,
+    };
+    let verdict = match found {
+        Found::Written { row, range: then } => Verdict::Written(Box::new(hop(database, &row, then)?)),
+        Found::Never { mapping, range: then } => Verdict::NeverWritten(origin(database, &mapping, then)?),
+        Found::Unmapped => return Err(WhyError::Unmapped { addr: range.start, moment: before }),
+    };
+    Ok(Answer { target, before: before.0, verdict })
+}
+
+/// Everything about one write of `range`.
+fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, WhyError> {
+    let part = row.range().intersect(range);
+    let store = database.store();
+    let spot = |pc| Spot { space: row.space, moment: row.moment, pc };
+    let (writer, stack) = match row.author {
+        Author::Code { pc } => {
+            let instruction = code::instruction(database, spot(pc))?;
+            let stack = stack::frames(database, spot(pc))?;
+            let place =
+                stack.first().map_or_else(|| code::innermost(database, spot(pc)), |f| f.place.clone());
+            (Writer::Instruction { place, text: instruction.as_ref().map(code::disassembled) }, stack)
+        }
+        Author::Kernel { event } => {
+            let at = store.at(row.moment)?.filter(|at| at.task == row.task);
+            let stack = at.map(|at| stack::frames(database, spot(at.pc))).transpose()?.unwrap_or_default();
+            (kernel::writer(database, row, event, part.start)?, stack)
+        }
+    };
+    let old = history::contents(database, row.space, range, row.moment)?;
+    let mut new = old.clone();
+    let written = store.value(row)?;
+    for (index, byte) in new.iter_mut().enumerate() {
+        let addr = range.start.wrapping_add(index as u64);
+        if row.range().contains(addr) {
+            *byte = written.get((addr.0 - row.addr.0) as usize).copied();
+        }
+    }
+    let tid = store.tasks()?.into_iter().find(|task| task.task == row.task).map(|task| task.tid);
+    Ok(Hop {
+        moment: row.moment.0,
+        task: row.task.0,
+        tid,
+        space: row.space.0,
+        writer,
+        coverage: Coverage {
+            addr: row.addr.to_string(),
+            len: row.len,
+            first: part.start.0 - range.start.0,
+            count: part.len(),
+        },
+        old: Bytes::new(&old),
+        new: Bytes::new(&new),
+        stack,
+    })
+}
+
+/// Where the contents of `range`, which nobody wrote, came from.
+fn origin(database: &Database, mapping: &MappingRow, range: GuestRange) -> Result<Origin, WhyError> {
+    let inside = range.intersect(mapping.range);
+    let value =
+        history::initial(database, mapping, inside).map(|v| v.into_iter().map(Some).collect::<Vec<_>>());
+    let file = mapping.file.map(|(file, offset)| {
+        let path =
+            database.symbols().files().get(file as usize).map(|kept| kept.original.display().to_string());
+        (path.unwrap_or_default(), offset + (range.start.0 - mapping.range.start.0))
+    });
+    Ok(Origin {
+        mapped_at: mapping.mapped_at.0,
+        mapped_by: kernel::describe_event(database, mapping.mapped_by)?,
+        name: mapping.name.clone(),
+        file,
+        value: value.as_deref().and_then(Bytes::new),
+    })
 }

@@ -2,10 +2,144 @@
 
 use std::fmt;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Bytes, Hop, Origin, Place, StackFrame, Verdict, Writer};
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.target.addr)
+        let target = &self.target;
+        write!(f, "{}", target.addr)?;
+        if let Some(name) = &target.name {
+            write!(f, " <{name}>")?;
+        }
+        write!(f, ", {}", plural(target.size, "byte"))?;
+        match &self.verdict {
+            Verdict::Written(hop) => written(f, hop, target.size, target.space),
+            Verdict::NeverWritten(origin) => never_written(f, origin),
+        }
+    }
+}
+
+fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, size: u64, space: u32) -> fmt::Result {
+    write!(f, ": last written at @{} by task {}", hop.moment, hop.task)?;
+    if let Some(tid) = hop.tid {
+        write!(f, " (tid {tid})")?;
+    }
+    if hop.space != space {
+        write!(f, " in space {}, before space {space} was forked from it", hop.space)?;
+    }
+    writeln!(f)?;
+    match &hop.writer {
+        Writer::Instruction { place, text } => {
+            writeln!(f, "  by     {}", summary(place))?;
+            source(f, place)?;
+            writeln!(f, "  insn   {}  {}", place.pc, text.as_deref().unwrap_or("?"))?;
+        }
+        Writer::Kernel { text, offset, .. } => {
+            writeln!(f, "  by     the kernel, {text}")?;
+            if let Some(offset) = offset {
+                writeln!(f, "  file   the first byte comes from file offset {offset}")?;
+            }
+        }
+    }
+    caller(f, hop)?;
+    let cover = &hop.coverage;
+    if cover.count == size && cover.len == size {
+        writeln!(f, "  write  {} at {}", plural(cover.len, "byte"), cover.addr)?;
+    } else if cover.count == size {
+        writeln!(f, "  write  {} at {}, the target among them", plural(cover.len, "byte"), cover.addr)?;
+    } else {
+        let last = cover.first + cover.count - 1;
+        let which = if cover.count == 1 {
+            format!("byte {last}")
+        } else {
+            format!("bytes {} to {last}", cover.first)
+        };
+        let write = plural(cover.len, "byte");
+        writeln!(f, "  write  {write} at {}, which cover only {which} of the target", cover.addr)?;
+    }
+    writeln!(f, "  value  {} -> {}", shown(hop.old.as_ref()), shown(hop.new.as_ref()))?;
+    if !hop.stack.is_empty() {
+        writeln!(f, "  stack")?;
+        for (index, frame) in hop.stack.iter().enumerate() {
+            writeln!(f, "    #{index:<2} {}", stack_line(frame))?;
+        }
+    }
+    write!(f, "  go     backstory gdb --at @{}", hop.moment)
+}
+
+/// Where the writer has no source, the nearest caller that has.
+fn caller(f: &mut fmt::Formatter<'_>, hop: &Hop) -> fmt::Result {
+    let writer_known = matches!(&hop.writer, Writer::Instruction { place, .. } if place.line.is_some());
+    if writer_known {
+        return Ok(());
+    }
+    let Some(frame) = hop.stack.iter().find(|frame| frame.place.line.is_some()) else { return Ok(()) };
+    writeln!(f, "  from   {}", summary(&frame.place))?;
+    source(f, &frame.place)
+}
+
+fn source(f: &mut fmt::Formatter<'_>, place: &Place) -> fmt::Result {
+    match &place.source {
+        Some(text) => writeln!(f, "         {text}"),
+        None => Ok(()),
+    }
+}
+
+fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin) -> fmt::Result {
+    writeln!(f, ": never written since it was mapped at @{} by {}", origin.mapped_at, origin.mapped_by)?;
+    match &origin.file {
+        Some((path, offset)) => writeln!(f, "  from   {path} offset {offset:#x}")?,
+        None => writeln!(f, "  from   zeroes")?,
+    }
+    if !origin.name.is_empty() {
+        writeln!(f, "  in     {}", origin.name)?;
+    }
+    write!(f, "  value  {}", shown(origin.value.as_ref()))
+}
+
+/// `fill_metric at s1.c:16`, or the module where there is no source.
+fn summary(place: &Place) -> String {
+    let function = place.function.as_deref();
+    match (&place.file, place.line) {
+        (Some(file), Some(line)) => format!("{} at {}:{line}", function.unwrap_or("?"), short(file)),
+        _ => match (function, &place.module) {
+            (Some(function), Some(module)) => format!("{function} in {module}"),
+            (Some(function), None) => function.to_owned(),
+            (None, Some(module)) => module.clone(),
+            (None, None) => format!("generated code at {}", place.pc),
+        },
+    }
+}
+
+fn stack_line(frame: &StackFrame) -> String {
+    if frame.signal {
+        return "<signal delivered>".to_owned();
+    }
+    let mut line = summary(&frame.place);
+    if frame.inlined {
+        line.push_str(" (inlined)");
+    }
+    if let Some(moment) = frame.jumped {
+        line.push_str(&format!(" (jumped on at @{moment})"));
+    }
+    line
+}
+
+/// The file's name: its folder is in the JSON.
+fn short(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// `64 (0x40)`; bytes in memory order where they are no number.
+fn shown(bytes: Option<&Bytes>) -> String {
+    match bytes {
+        None => "?".to_owned(),
+        Some(Bytes { number: Some(n), .. }) if *n < 10 => n.to_string(),
+        Some(Bytes { number: Some(n), .. }) => format!("{n} ({n:#x})"),
+        Some(Bytes { hex, .. }) => hex.clone(),
     }
 }

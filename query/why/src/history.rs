@@ -1,0 +1,139 @@
+//! The history of some bytes: their last write, and what they held before it. Follows moves (`mremap`) and forks back to
+//! where the contents were. Knows nothing of code.
+
+use guest::{GuestAddr, GuestRange, Moment, SpaceId};
+use store::{MappingRow, MappingSource, QueryError, WriteRow};
+use tables::Database;
+
+/// What the index knows of some bytes before a moment.
+pub(crate) enum Found {
+    /// Their last write, and where the bytes were then.
+    Written {
+        /// The write.
+        row: WriteRow,
+        /// The bytes as the writer addressed them.
+        range: GuestRange,
+    },
+    /// Nothing wrote them since they were mapped.
+    Never {
+        /// The mapping they came with.
+        mapping: Box<MappingRow>,
+        /// The bytes in that mapping's space.
+        range: GuestRange,
+    },
+    /// They are not mapped.
+    Unmapped,
+}
+
+/// How many moves and forks are followed: more than any program makes of one page.
+const MAX_MOVES: usize = 64;
+
+/// The last write before `before` that touches `range` in `space`.
+pub(crate) fn last_write(
+    database: &Database,
+    space: SpaceId,
+    range: GuestRange,
+    before: Moment,
+) -> Result<Found, QueryError> {
+    let store = database.store();
+    let (mut space, mut range, mut before) = (space, range, before);
+    let mut origin: Option<(MappingRow, GuestRange)> = None;
+    for _ in 0..MAX_MOVES {
+        let Some(mapping) = store.mapping_at(space, range.start, before)? else { break };
+        let row = store.last_write(space, range, before)?;
+        if let Some(row) = row.filter(|row| row.space == space && row.moment >= mapping.mapped_at) {
+            return Ok(Found::Written { row, range });
+        }
+        let (from, to) = (mapping.range.start, range.start);
+        match mapping.source {
+            MappingSource::Mapped => return Ok(Found::Never { mapping: Box::new(mapping), range }),
+            MappingSource::Moved { from: old } => {
+                range = GuestRange::new(old.wrapping_add(to.0.wrapping_sub(from.0)), range.len());
+                before = mapping.mapped_at;
+            }
+            MappingSource::Copied => {
+                let spaces = store.spaces()?;
+                let child = spaces.iter().find(|s| s.space == space);
+                let Some((parent, first)) = child.and_then(|s| Some((s.parent?, s.first))) else {
+                    return Ok(Found::Never { mapping: Box::new(mapping), range });
+                };
+                space = parent;
+                before = first;
+            }
+        }
+        origin = Some((mapping, range));
+    }
+    Ok(match origin {
+        Some((mapping, range)) => Found::Never { mapping: Box::new(mapping), range },
+        None => Found::Unmapped,
+    })
+}
+
+/// What `range` holds in `space` just before `before`, byte by byte; `None` for bytes that are not there or not known.
+/// At most [`MAX_CONTENTS`] bytes.
+pub(crate) fn contents(
+    database: &Database,
+    space: SpaceId,
+    range: GuestRange,
+    before: Moment,
+) -> Result<Vec<Option<u8>>, QueryError> {
+    let len = range.len().min(MAX_CONTENTS);
+    let mut bytes = vec![None; len as usize];
+    // Pieces not known yet: each answer settles the part of a piece that it covers.
+    let mut pieces = vec![GuestRange::new(range.start, len)];
+    while let Some(piece) = pieces.pop().filter(|piece| !piece.is_empty()) {
+        let mut fill = |part: GuestRange, value: Option<&[u8]>| {
+            let at = (part.start.0 - range.start.0) as usize;
+            for (index, slot) in bytes[at..at + part.len() as usize].iter_mut().enumerate() {
+                *slot = value.and_then(|value| value.get(index).copied());
+            }
+            if part.start > piece.start {
+                pieces.push(GuestRange { start: piece.start, end: part.start });
+            }
+            if part.end < piece.end {
+                pieces.push(GuestRange { start: part.end, end: piece.end });
+            }
+        };
+        match last_write(database, space, piece, before)? {
+            Found::Written { row, range: then } => {
+                let value = database.store().value(&row)?;
+                let part = row.range().intersect(then);
+                let from = (part.start.0 - row.addr.0) as usize;
+                let here = GuestRange::new(moved(part.start, then, piece), part.len());
+                fill(here, value.get(from..));
+            }
+            Found::Never { mapping, range: then } => {
+                let inside = then.intersect(mapping.range);
+                let value = initial(database, &mapping, inside);
+                let here =
+                    GuestRange::new(moved(inside.start, then, piece), inside.len().max(1).min(piece.len()));
+                fill(here, value.as_deref());
+            }
+            Found::Unmapped => {
+                let first = GuestRange::new(piece.start, 1);
+                fill(first, None);
+            }
+        }
+        // `filter` above ends the loop at an empty piece, and none is ever pushed.
+    }
+    Ok(bytes)
+}
+
+/// The most bytes [`contents`] looks up.
+pub(crate) const MAX_CONTENTS: u64 = 64;
+
+/// Where `addr`, which lies in `then`, is in `now`.
+fn moved(addr: GuestAddr, then: GuestRange, now: GuestRange) -> GuestAddr {
+    now.start.wrapping_add(addr.0 - then.start.0)
+}
+
+/// What a mapping held in `range` before anything was written: its file's bytes, zero past the file's end and elsewhere.
+pub(crate) fn initial(database: &Database, mapping: &MappingRow, range: GuestRange) -> Option<Vec<u8>> {
+    let len = range.len() as usize;
+    if mapping.file.is_none() {
+        return Some(vec![0; len]);
+    }
+    let symbols = database.symbols();
+    // Asked for at the moment the row holds from: the layout knows this very mapping then.
+    symbols.file_bytes(mapping.space, mapping.from, range.start, len)
+}
