@@ -2,6 +2,8 @@
 
 use guest::{GuestAddr, GuestMemory};
 
+use crate::errno::Errno;
+
 /// A system call of the guest. Made at entry by [`Call::enter`], completed by [`Call::returned`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
@@ -19,8 +21,9 @@ impl Call {
     /// A call about to run: notes the few words in `mem` that it may overwrite and whose old values decide how much
     /// else it writes. Unreadable ones are skipped, for then the kernel fails too.
     pub fn enter(nr: u32, args: [u64; 6], mem: &dyn GuestMemory) -> Self {
-        let _ = mem;
-        Self { nr, args, result: 0, before: Vec::new() }
+        let mut call = Self::finished(nr, args, 0);
+        crate::effects::note(&mut call, mem);
+        call
     }
 
     /// A finished call of which only the registers are known. Where a length in memory was overwritten, its new value
@@ -36,11 +39,25 @@ impl Call {
 
     /// Whether it succeeded.
     pub const fn succeeded(&self) -> bool {
-        crate::Errno::from_result(self.result).is_none()
+        Errno::from_result(self.result).is_none()
     }
 
     /// The word at `addr` at entry, if it was noted.
     pub(crate) fn before(&self, addr: GuestAddr) -> Option<u64> {
         self.before.iter().find(|(at, _)| *at == addr).map(|(_, word)| *word)
+    }
+
+    /// Notes the 32-bit word at `addr`.
+    pub(crate) fn note_u32(&mut self, addr: GuestAddr, mem: &dyn GuestMemory) {
+        if let Ok(word) = mem.read_u32(addr) {
+            self.before.push((addr, u64::from(word)));
+        }
+    }
+
+    /// Notes the 64-bit word at `addr`.
+    pub(crate) fn note_u64(&mut self, addr: GuestAddr, mem: &dyn GuestMemory) {
+        if let Ok(word) = mem.read_u64(addr) {
+            self.before.push((addr, word));
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! What a recorder does about a call, before it runs. Decides from number, arguments and the memory they point to.
 
-use guest::GuestMemory;
+use guest::{GuestAddr, GuestMemory};
 
-use crate::row::{Class, Support};
+use crate::flags::CLONE;
+use crate::requests::Request;
+use crate::row::{Check, Class, NoWait, Row, Support};
 use crate::table;
 
 /// A call that stops the recording because its effects are not known or cannot be replayed.
@@ -11,7 +13,7 @@ use crate::table;
 pub struct Refusal {
     /// Number of the call.
     pub nr: u32,
-    /// The call, and the request or flag where it is that: `ioctl(0x5401)`, `clone(CLONE_THREAD)`.
+    /// The call, and the request or flag where it is that: `ioctl(0x5456)`, `clone(CLONE_THREAD)`.
     pub what: String,
     /// Why not.
     pub why: String,
@@ -21,22 +23,194 @@ pub struct Refusal {
 ///
 /// Only calls that take their flags from memory (`clone3`) read `mem`.
 pub fn decide(nr: u32, args: &[u64; 6], mem: &dyn GuestMemory) -> Result<Class, Refusal> {
-    let _ = (args, mem);
     let Some(row) = table::row(nr) else {
-        return Err(Refusal {
-            nr,
-            what: format!("system call {}", nr as i32),
-            why: "Linux 6.18 has no such call".into(),
-        });
+        let why = if nr & X32 != 0 { "the x32 interface is not modelled" } else { "Linux 6.18 has no such call" };
+        return Err(Refusal { nr, what: format!("system call {}", nr as i32), why: why.into() });
     };
-    match row.support {
-        Support::Refused(why) => Err(Refusal { nr, what: row.name.into(), why: why.into() }),
-        Support::Full | Support::Partial(_) => Ok(row.class),
+    let refuse = |what: String, why: &str| Refusal { nr, what, why: why.into() };
+    if let Support::Refused(why) = row.support {
+        return Err(refuse(request_name(row, args), why));
+    }
+    if let Some(check) = row.check {
+        check_flags(row, check, args, mem)?;
+    }
+    let Some(requests) = row.requests else {
+        return Ok(quick(row, args, row.class));
+    };
+    match requests.find(args) {
+        None => Err(refuse(request_name(row, args), "the request is not in the table")),
+        Some(Request { support: Support::Refused(why), .. }) => Err(refuse(request_name(row, args), why)),
+        Some(request) => Ok(request.class),
     }
 }
 
 /// Whether a call with these arguments may wait for another task, a signal or time. Errs on the side of yes.
 pub fn may_block(nr: u32, args: &[u64; 6]) -> bool {
-    let _ = args;
-    table::row(nr).is_some_and(|row| row.class == Class::MayBlock)
+    let Some(row) = table::row(nr) else { return false };
+    let class = match row.requests.and_then(|requests| requests.find(args)) {
+        Some(request) => request.class,
+        None => quick(row, args, row.class),
+    };
+    class == Class::MayBlock
+}
+
+/// The descriptor (its position among the arguments) whose file's contents a call changes: memory that maps the file changes
+/// too, with no store and no result of the call.
+pub fn changes_file(nr: u32, args: &[u64; 6]) -> Option<usize> {
+    let row = table::row(nr)?;
+    let request = row.requests.and_then(|requests| requests.find(args));
+    request.map_or(row.changes_file, |request| request.changes_file).map(usize::from)
+}
+
+/// The bit that marks numbers of the x32 interface.
+const X32: u32 = 0x4000_0000;
+
+/// A call that may wait is plain when its arguments say that it shall not.
+fn quick(row: &Row, args: &[u64; 6], class: Class) -> Class {
+    let at_once = match row.no_wait {
+        Some(NoWait::Bits(at, bits)) => args[usize::from(at)] & bits != 0,
+        Some(NoWait::Zero(at)) => args[usize::from(at)] as u32 == 0,
+        None => false,
+    };
+    if at_once { Class::Plain } else { class }
+}
+
+/// `name`, or `name(REQUEST)`.
+fn request_name(row: &Row, args: &[u64; 6]) -> String {
+    let Some(requests) = row.requests else { return row.name.into() };
+    match requests.find(args) {
+        Some(request) => format!("{}({})", row.name, request.name),
+        None => format!("{}({:#x})", row.name, requests.key(args)),
+    }
+}
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x1_0000;
+const CLONE_UNTRACED: u64 = 0x80_0000;
+const CLONE_NEWTIME: u64 = 0x80;
+/// Mount, control group, UTS, IPC, user, process id and network namespaces.
+const NAMESPACES: u64 = 0x7e02_0000;
+
+/// Refuses flags that are not supported.
+fn check_flags(row: &Row, check: Check, args: &[u64; 6], mem: &dyn GuestMemory) -> Result<(), Refusal> {
+    let refuse = |flags: u64, why: &str| {
+        Err(Refusal { nr: row.nr, what: format!("{}({})", row.name, CLONE.show(flags)), why: why.into() })
+    };
+    let flags = match check {
+        // The low byte is the signal on exit.
+        Check::Clone => args[0] & !0xff,
+        Check::Unshare => args[0],
+        // Where the structure is not there the kernel fails with EFAULT.
+        Check::Clone3 => mem.read_u64(GuestAddr(args[0])).unwrap_or(0),
+    };
+    let spaces = flags & (NAMESPACES | CLONE_NEWTIME);
+    if spaces != 0 {
+        return refuse(spaces, "namespaces are not followed");
+    }
+    if check == Check::Unshare {
+        return Ok(());
+    }
+    if flags & CLONE_THREAD != 0 {
+        return refuse(CLONE_THREAD, "a second thread is not recorded yet");
+    }
+    if flags & CLONE_UNTRACED != 0 {
+        return refuse(CLONE_UNTRACED, "the child would escape the recorder");
+    }
+    if flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0 {
+        return refuse(CLONE_VM, "two tasks that share memory are not recorded yet");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use guest::Unmapped;
+
+    use super::*;
+    use crate::errno::Errno;
+    use crate::row::{Answer, MapCall};
+    use crate::table::number;
+
+    struct Word(u64);
+
+    impl GuestMemory for Word {
+        fn read(&self, _: GuestAddr, into: &mut [u8]) -> Result<(), Unmapped> {
+            into.copy_from_slice(&self.0.to_le_bytes()[..into.len()]);
+            Ok(())
+        }
+    }
+
+    #[track_caller]
+    fn check(name: &str, args: &[u64], expected: Result<Class, &str>) {
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        let decided = decide(number(name), &all, &Word(0x4100)).map_err(|refusal| refusal.to_string());
+        assert_eq!(decided, expected.map_err(str::to_string), "{name}{args:x?}");
+        if let Ok(class) = expected {
+            assert_eq!(may_block(number(name), &all), class == Class::MayBlock, "{name}{args:x?}");
+        }
+    }
+
+    #[test]
+    fn flags_and_requests_decide() {
+        check("read", &[0, 1, 2], Ok(Class::MayBlock));
+        check("getpid", &[], Ok(Class::Plain));
+        check("wait4", &[0, 0, 1], Ok(Class::Plain));
+        check("wait4", &[0, 0, 0], Ok(Class::MayBlock));
+        check("poll", &[0, 0, 0], Ok(Class::Plain));
+        check("poll", &[0, 0, u64::MAX], Ok(Class::MayBlock));
+        check("fcntl", &[0, 7], Ok(Class::MayBlock));
+        check("fcntl", &[0, 3], Ok(Class::Plain));
+        check("futex", &[0, 0x80], Ok(Class::MayBlock));
+        check("futex", &[0, 0x81], Ok(Class::Plain));
+        check("ioctl", &[0, 0x5401], Ok(Class::Plain));
+        check("ioctl", &[0, 0xffff_ffff_0000_5401], Ok(Class::Plain));
+        check("madvise", &[0, 0, 4], Ok(Class::Map(MapCall::Discard)));
+        check("mmap", &[], Ok(Class::Map(MapCall::Mmap)));
+        check("rseq", &[], Ok(Class::Emulate(Errno::ENOSYS)));
+        check("io_uring_setup", &[], Ok(Class::Emulate(Errno::ENOSYS)));
+        check("tuxcall", &[], Ok(Class::Emulate(Errno::ENOSYS)));
+        check("prctl", &[26, 2], Ok(Class::Answer(Answer::SetTsc)));
+        check("fork", &[], Ok(Class::Spawn));
+        check("clone", &[0x0120_0011], Ok(Class::Spawn));
+        check("clone", &[0x4111], Ok(Class::Spawn));
+        check("clone3", &[0x1000, 88], Ok(Class::Spawn));
+        check("execve", &[], Ok(Class::Exec));
+        check("exit_group", &[], Ok(Class::Exit));
+        check("rt_sigreturn", &[], Ok(Class::SignalReturn));
+        check("unshare", &[0x400], Ok(Class::Plain));
+    }
+
+    #[test]
+    fn refusals_name_what_they_refuse() {
+        check("ioctl", &[0, 0xdead_beef], Err("ioctl(0xdeadbeef) is not supported: the request is not in the table"));
+        check("ioctl", &[0, 0x2285],
+            Err("ioctl(SG_IO) is not supported: commands to devices fill buffers of their own"));
+        check("ptrace", &[0],
+            Err("ptrace(PTRACE_TRACEME) is not supported: the program traces another one, which the recorder traces \
+                 already"));
+        check("prctl", &[22, 2],
+            Err("prctl(PR_SET_SECCOMP) is not supported: the program filters its own system calls"));
+        check("clone", &[0x3d_0f00],
+            Err("clone(CLONE_THREAD) is not supported: a second thread is not recorded yet"));
+        check("clone", &[0x111],
+            Err("clone(CLONE_VM) is not supported: two tasks that share memory are not recorded yet"));
+        check("unshare", &[0x1002_0000],
+            Err("unshare(CLONE_NEWNS|CLONE_NEWUSER) is not supported: namespaces are not followed"));
+        check("setsockopt", &[3, 999, 1],
+            Err("setsockopt(0x3e700000001) is not supported: the request is not in the table"));
+        let unknown = decide(400, &[0; 6], &Word(0)).unwrap_err();
+        assert_eq!(unknown.to_string(), "system call 400 is not supported: Linux 6.18 has no such call");
+        let x32 = decide(0x4000_0000, &[0; 6], &Word(0)).unwrap_err();
+        assert_eq!(x32.to_string(), "system call 1073741824 is not supported: the x32 interface is not modelled");
+    }
+
+    #[test]
+    fn writers_name_their_descriptor() {
+        assert_eq!(changes_file(number("write"), &[0; 6]), Some(0));
+        assert_eq!(changes_file(number("splice"), &[0; 6]), Some(2));
+        assert_eq!(changes_file(number("read"), &[0; 6]), None);
+        assert_eq!(changes_file(number("ioctl"), &[3, 0x4004_9409, 4, 0, 0, 0]), Some(0));
+    }
 }

@@ -1,15 +1,27 @@
 //! The memory a finished call wrote, as ranges. Reads guest memory; writes nothing.
+//!
+//! - this file: effects that the kinds of a row's arguments describe
+//! - `hand`: effects that need code
+//! - `message`: socket messages
+//! - `output`: bytes that a call took out of memory
+
+mod hand;
+mod message;
+mod output;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
 
 use crate::call::Call;
-use crate::row::{Kind, Size, When};
+use crate::errno::Errno;
+use crate::row::{Arg, Effect, Kind, Size, When};
 use crate::table;
+
+pub use output::{Output, output};
 
 /// Why the effects of a call are not known.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EffectError {
-    /// There is no such call, or it is one that never runs.
+    /// There is no such call or request, or it is one whose effects are those of another call.
     #[error("the effects of {what} are not known")]
     Unknown {
         /// The call, with its request if it is that.
@@ -25,41 +37,225 @@ pub enum EffectError {
     },
 }
 
-/// Bytes a call took from guest memory for a descriptor.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Output {
-    /// The descriptor.
-    pub fd: i32,
-    /// Where the bytes are, in order.
-    pub ranges: Vec<GuestRange>,
-}
-
 /// The ranges of guest memory that the kernel wrote while it performed `call`, given memory as it is after the call.
-/// In the order of the arguments; never empty ones; exact, but for rows whose support says otherwise.
+/// In the order of the arguments; never empty ones; exact, but for
+///
+/// - rows whose support says otherwise;
+/// - calls made by [`Call::finished`], where a length that was overwritten bounds what it governs;
+/// - padding inside structures, which may count as written;
+/// - `EFAULT`, after which whatever can be read of the first 64 KiB of each result counts as written.
+///
+/// Ranges too long are harmless to a replay: their bytes are what memory held anyhow.
 ///
 /// Calls of class `Map`, `Spawn` and `Exec` change memory beyond this (mappings appear); what is listed here is what they
-/// write through pointers. Memory of other tasks is not listed: see [`Class::Spawn`](crate::Class::Spawn).
+/// write through pointers. What `clone` writes in the child is in [`child_effects`]. For a `restart_syscall`, ask about the
+/// call that it resumes.
 pub fn effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, EffectError> {
-    let _ = (mem, call.before(GuestAddr(0)));
-    let Some(row) = table::row(call.nr) else {
-        return Err(EffectError::Unknown { what: format!("system call {}", call.nr) });
-    };
-    let mut ranges = Vec::new();
-    for (arg, value) in row.args.iter().zip(call.args) {
-        if let Kind::Out(Size::Result(limit), When::Success) = arg.kind
-            && call.succeeded()
-        {
-            let len = (call.result as u64).min(call.args[limit as usize]);
-            ranges.push(GuestRange::new(GuestAddr(value), len));
-        }
+    let (name, args, effect) = describe(call)?;
+    let mut ranges = Ranges { list: Vec::new() };
+    let memory = |source| EffectError::Memory { name, source };
+    match effect {
+        Effect::Args => by_arguments(call, &args, mem, &mut ranges).map_err(memory)?,
+        Effect::Hand(hand) => hand::write(hand, call, mem, &mut ranges).map_err(|error| match error {
+            hand::Failure::Memory(source) => memory(source),
+            hand::Failure::Unknown => EffectError::Unknown { what: name.to_string() },
+        })?,
     }
-    ranges.retain(|range| !range.is_empty());
-    Ok(ranges)
+    Ok(ranges.list)
 }
 
-/// The bytes that a successful `write`, `writev`, `pwrite`, `send` or the like took out of guest memory and their descriptor;
-/// `None` for calls that do no such thing, failed, or moved nothing.
-pub fn output(call: &Call, mem: &dyn GuestMemory) -> Result<Option<Output>, EffectError> {
-    let _ = (call, mem);
-    Ok(None)
+/// The ranges of the *child's* memory that the kernel writes when a `clone` or `clone3` made a task: its thread id
+/// (`CLONE_CHILD_SETTID`). `mem` is the parent's memory.
+pub fn child_effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, EffectError> {
+    let (name, _, effect) = describe(call)?;
+    let mut ranges = Ranges { list: Vec::new() };
+    if let Effect::Hand(hand) = effect
+        && call.result > 0
+    {
+        hand::write_child(hand, call, mem, &mut ranges).map_err(|source| EffectError::Memory { name, source })?;
+    }
+    Ok(ranges.list)
 }
+
+/// Notes the words whose old values decide what `call` will have written.
+pub(crate) fn note(call: &mut Call, mem: &dyn GuestMemory) {
+    let Ok((_, args, effect)) = describe(call) else { return };
+    match effect {
+        Effect::Hand(hand) => hand::note(hand, call, mem),
+        Effect::Args => {
+            for arg in args {
+                if let Kind::Out(Size::Length(length), _) = arg.kind {
+                    let at = GuestAddr(call.args[usize::from(length)]);
+                    call.note_u32(at, mem);
+                }
+            }
+        }
+    }
+}
+
+/// Ranges as they are found.
+struct Ranges {
+    list: Vec<GuestRange>,
+}
+
+impl Ranges {
+    /// `len` bytes at `at` were written, unless it is NULL or they are none.
+    fn push(&mut self, at: u64, len: u64) {
+        let range = GuestRange::new(GuestAddr(at), len);
+        if at != 0 && !range.is_empty() {
+            self.list.push(range);
+        }
+    }
+}
+
+/// A call's name, arguments and effect, with its request looked up.
+fn describe(call: &Call) -> Result<(&'static str, Vec<Arg>, Effect), EffectError> {
+    let Some(row) = table::row(call.nr) else {
+        return Err(EffectError::Unknown { what: format!("system call {}", call.nr as i32) });
+    };
+    let Some(requests) = row.requests else {
+        return Ok((row.name, row.args.to_vec(), row.effect));
+    };
+    let Some(request) = requests.find(&call.args) else {
+        return Err(EffectError::Unknown { what: format!("{}({:#x})", row.name, requests.key(&call.args)) });
+    };
+    let mut args = row.args[..requests.rest.min(row.args.len())].to_vec();
+    args.extend_from_slice(request.args);
+    Ok((row.name, args, request.effect))
+}
+
+/// How much of a result counts as written when the call failed with `EFAULT`, in bytes.
+const FAULT_LIMIT: u64 = 64 << 10;
+
+fn by_arguments(
+    call: &Call,
+    args: &[Arg],
+    mem: &dyn GuestMemory,
+    ranges: &mut Ranges,
+) -> Result<(), Unmapped> {
+    let fault = Errno::from_result(call.result) == Some(Errno::EFAULT);
+    for (arg, at) in args.iter().zip(call.args) {
+        match arg.kind {
+            Kind::Out(size, when) | Kind::InOut(size, when) if fault => {
+                if !matches!(when, When::Interrupted | When::InterruptedUnless(..)) {
+                    push_readable(at, room(call, size), mem, ranges);
+                }
+            }
+            Kind::Out(size, when) | Kind::InOut(size, when) => {
+                if at != 0 && applies(call, when) {
+                    ranges.push(at, length(call, size, mem)?);
+                }
+            }
+            Kind::OutIov(count) if fault => {
+                let vector = iovecs(at, call.args[usize::from(count)], mem).unwrap_or_default();
+                for (base, len) in vector {
+                    push_readable(base, len, mem, ranges);
+                }
+            }
+            Kind::OutIov(count) if call.result > 0 => {
+                let vector = iovecs(at, call.args[usize::from(count)], mem)?;
+                fill(&vector, call.result as u64, ranges);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether memory is written under `when`, given the call's result.
+fn applies(call: &Call, when: When) -> bool {
+    let errno = Errno::from_result(call.result);
+    match when {
+        When::Success => errno.is_none(),
+        When::Positive => call.result > 0,
+        When::Interrupted => errno.is_some_and(Errno::is_interruption),
+        When::InterruptedUnless(at, bits) => {
+            errno.is_some_and(Errno::is_interruption) && call.args[usize::from(at)] & bits == 0
+        }
+        When::SuccessWith(at) => errno.is_none() && call.args[usize::from(at)] != 0,
+        When::SuccessOr(this) => errno.is_none_or(|errno| errno == this),
+        When::Failure(this) => errno == Some(this),
+        When::Always => true,
+    }
+}
+
+/// How many bytes were written, given that some were.
+fn length(call: &Call, size: Size, mem: &dyn GuestMemory) -> Result<u64, Unmapped> {
+    let result = call.result.max(0) as u64;
+    Ok(match size {
+        Size::Result(_) | Size::ResultItems(..) | Size::ResultAfter(..) => match size {
+            Size::ResultItems(_, one) => result.saturating_mul(u64::from(one.size)),
+            Size::ResultAfter(one, _) => result.saturating_add(u64::from(one.size)),
+            _ => result,
+        }
+        .min(room(call, size)),
+        Size::Length(at) => {
+            let at = GuestAddr(call.args[usize::from(at)]);
+            let after = u64::from(mem.read_u32(at)?);
+            call.before(at).map_or(after, |before| before.min(after))
+        }
+        _ => room(call, size),
+    })
+}
+
+/// How many bytes there are at most.
+fn room(call: &Call, size: Size) -> u64 {
+    let arg = |at: u8| call.args[usize::from(at)];
+    match size {
+        Size::Fixed(bytes) => u64::from(bytes),
+        Size::One(one) => u64::from(one.size),
+        Size::Arg(at) | Size::Result(at) => arg(at),
+        Size::Items(at, one) | Size::ResultItems(at, one) => arg(at).saturating_mul(u64::from(one.size)),
+        Size::ResultAfter(one, at) => arg(at).saturating_add(u64::from(one.size)),
+        Size::Pages(at) => arg(at).div_ceil(guest::PAGE_SIZE),
+        Size::Bits(at) => set_bytes(arg(at)),
+        Size::Length(at) => call.before(GuestAddr(arg(at))).unwrap_or(0),
+    }
+}
+
+/// Bytes of an `fd_set` of `bits` (a C `int`) bits.
+fn set_bytes(bits: u64) -> u64 {
+    let bits = (bits as u32 as i32).max(0) as u64;
+    bits.div_ceil(64) * 8
+}
+
+/// What can be read of the `len` bytes at `at`, up to the limit.
+fn push_readable(at: u64, len: u64, mem: &dyn GuestMemory, ranges: &mut Ranges) {
+    let end = at.saturating_add(len.min(FAULT_LIMIT));
+    let mut readable = at;
+    while readable < end {
+        let next = end.min(GuestAddr(readable).page().0.saturating_add(guest::PAGE_SIZE));
+        if mem.read_vec(GuestAddr(readable), (next - readable) as usize).is_err() {
+            break;
+        }
+        readable = next;
+    }
+    ranges.push(at, readable - at);
+}
+
+/// Most entries a vector may have (`UIO_MAXIOV`).
+const MAX_VECTOR: u64 = 1024;
+
+/// The bases and lengths of `count` `struct iovec` at `at`.
+fn iovecs(at: u64, count: u64, mem: &dyn GuestMemory) -> Result<Vec<(u64, u64)>, Unmapped> {
+    let count = count.min(MAX_VECTOR);
+    let bytes = mem.read_vec(GuestAddr(at), (count * 16) as usize)?;
+    Ok(bytes.chunks_exact(16).map(|entry| (word(&entry[..8]), word(&entry[8..]))).collect())
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+}
+
+/// `total` bytes were put into the buffers of `vector`, in order.
+fn fill(vector: &[(u64, u64)], total: u64, ranges: &mut Ranges) {
+    let mut left = total;
+    for &(base, len) in vector {
+        let part = len.min(left);
+        ranges.push(base, part);
+        left -= part;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -25,9 +25,11 @@ mod structs;
 mod table;
 
 pub use call::Call;
-pub use decide::{Refusal, decide, may_block};
-pub use effects::{EffectError, Output, effects, output};
+pub use decide::{Refusal, changes_file, decide, may_block};
+pub use effects::{EffectError, Output, child_effects, effects, output};
 pub use errno::Errno;
 pub use format::format_call;
-pub use row::{Arg, Class, Effect, Kind, MapCall, Row, Size, Support, When};
+pub use flags::FlagSet;
+pub use requests::{Key, Request, Requests};
+pub use row::{Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Row, Size, Struct, Support, When};
 pub use table::{MAX_NUMBER, all, name, number, row};

@@ -27,6 +27,8 @@ pub struct Row {
     pub no_wait: Option<NoWait>,
     /// The descriptor whose file's contents the call changes, by position: memory that maps the file changes with it.
     pub changes_file: Option<u8>,
+    /// Whether it takes bytes from the memory behind its second argument and puts them into its first, a descriptor.
+    pub sends: bool,
 }
 
 /// One argument.

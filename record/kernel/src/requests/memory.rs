@@ -67,7 +67,7 @@ const SEM: &[Request] = &[
     req(12, "GETVAL", &[]),
     req(13, "GETALL", &[hex("arg")])
         .hand(Hand::SemGetall)
-        .partial("the call does not say how many there are: the rest of the page counts as written, and more is cut off"),
+        .partial("the call does not say how many there are: 64 KiB count as written"),
     req(14, "GETNCNT", &[]),
     req(15, "GETZCNT", &[]),
     req(16, "SETVAL", &[int("arg")]),

@@ -17,6 +17,7 @@ pub(crate) const fn row(nr: u32, name: &'static str, args: &'static [Arg]) -> Ro
         check: None,
         no_wait: None,
         changes_file: None,
+        sends: false,
     }
 }
 
@@ -58,6 +59,10 @@ impl Row {
 
     pub(crate) const fn changes(self, position: u8) -> Self {
         Self { changes_file: Some(position), ..self }
+    }
+
+    pub(crate) const fn sends(self) -> Self {
+        Self { sends: true, ..self }
     }
 
     pub(crate) const fn partial(self, missing: &'static str) -> Self {

@@ -11,7 +11,7 @@ const O_NONBLOCK: u64 = 0o4000;
 
 pub(super) const ROWS: &[Row] = &[
     row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits(),
-    row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0),
+    row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends(),
     row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")]).waits_unless(1, O_NONBLOCK),
     row(3, "close", &[fd("fd")]),
     row(4, "stat", &[path("path"), wrote("statbuf", STAT)]),
@@ -20,9 +20,9 @@ pub(super) const ROWS: &[Row] = &[
     row(8, "lseek", &[fd("fd"), long("offset"), flags("whence", &SEEK)]),
     row(16, "ioctl", &[fd("fd"), request("request"), hex("argp")]).waits().requests(&IOCTL),
     row(17, "pread64", &[fd("fd"), out("buf", Size::Result(2)), uint("count"), long("offset")]).waits(),
-    row(18, "pwrite64", &[fd("fd"), input("buf", Size::Arg(2)), uint("count"), long("offset")]).waits().changes(0),
+    row(18, "pwrite64", &[fd("fd"), input("buf", Size::Arg(2)), uint("count"), long("offset")]).waits().changes(0).sends(),
     row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits(),
-    row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0),
+    row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends(),
     row(21, "access", &[path("path"), flags("mode", &ACCESS)]),
     row(22, "pipe", &[wrote("fds", INT_PAIR)]),
     row(32, "dup", &[fd("fd")]),
@@ -107,7 +107,7 @@ pub(super) const ROWS: &[Row] = &[
     row(292, "dup3", &[fd("old"), fd("new"), flags("flags", &OPEN)]),
     row(293, "pipe2", &[wrote("fds", INT_PAIR), flags("flags", &OPEN_BITS)]),
     row(295, "preadv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits(),
-    row(296, "pwritev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits().changes(0),
+    row(296, "pwritev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits().changes(0).sends(),
     row(
         303,
         "name_to_handle_at",
@@ -139,7 +139,8 @@ pub(super) const ROWS: &[Row] = &[
         &[fd("fd"), iov_in("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h"), flags("flags", &RWF)],
     )
     .waits()
-    .changes(0),
+    .changes(0)
+    .sends(),
     row(
         332,
         "statx",

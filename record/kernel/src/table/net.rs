@@ -27,12 +27,13 @@ pub(super) const ROWS: &[Row] = &[
     row(44, "sendto",
         &[fd("fd"), input("buf", Size::Arg(2)), uint("len"), flags("flags", &MSG), input("addr", Size::Arg(5)),
           uint("addrlen")])
-        .waits_unless(3, MSG_DONTWAIT),
+        .waits_unless(3, MSG_DONTWAIT)
+        .sends(),
     row(45, "recvfrom",
         &[fd("fd"), out("buf", Size::Result(2)), uint("len"), flags("flags", &MSG), address("addr", 5),
           length_when_address("addrlen", 4)])
         .waits_unless(3, MSG_DONTWAIT),
-    row(46, "sendmsg", &[fd("fd"), msg_in("msg"), flags("flags", &MSG)]).waits_unless(2, MSG_DONTWAIT),
+    row(46, "sendmsg", &[fd("fd"), msg_in("msg"), flags("flags", &MSG)]).waits_unless(2, MSG_DONTWAIT).sends(),
     row(47, "recvmsg", &[fd("fd"), msg_out("msg"), flags("flags", &MSG)])
         .waits_unless(2, MSG_DONTWAIT)
         .hand(Hand::Recvmsg),
@@ -59,7 +60,8 @@ pub(super) const ROWS: &[Row] = &[
         .hand(Hand::Recvmmsg),
     row(307, "sendmmsg", &[fd("fd"), hex("msgvec"), uint("vlen"), flags("flags", &MSG)])
         .waits_unless(3, MSG_DONTWAIT)
-        .hand(Hand::Sendmmsg),
+        .hand(Hand::Sendmmsg)
+        .sends(),
 ];
 
 /// The length behind an address that may be NULL, in which case the kernel leaves the length alone.
