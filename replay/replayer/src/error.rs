@@ -85,7 +85,7 @@ pub enum ReplayError {
         /// Where.
         pc: GuestAddr,
         /// The instruction.
-        name: &'static str,
+        name: String,
     },
     /// The trace holds an execution point, which this version cannot find.
     #[error("event {event} lies at an arbitrary instruction, which this version cannot find")]

@@ -295,8 +295,8 @@ impl Replay {
                     }
                 }
                 _ => {
+                    self.cursor.flags_exact = !matches!(&exit, Exit::Fault(fault) if !fault.flags_exact);
                     self.judge(task, stop, exit)?;
-                    self.cursor.flags_exact = !matches!(exit, Exit::Fault(fault) if !fault.flags_exact);
                     return Ok(Reach::Stop);
                 }
             }
