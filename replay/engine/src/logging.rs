@@ -95,8 +95,8 @@ impl Space {
         let next = (self.slot.page().log_next - self.log_at) as usize;
         let end = (next + longest as usize + 4).min(self.slot.log_len());
         let written = self.slot.log()[next..end].to_vec();
-        let rdi = self.regs.rdi;
-        let record = partial_record(&block.translated, mark, &written, rdi, &mut self.contents());
+        let (start, rdi) = (self.slot.page().bulk_start, self.regs.rdi);
+        let record = partial_record(&block.translated, mark, &written, start, rdi, &mut self.contents());
         self.append(&record);
     }
 }

@@ -220,7 +220,10 @@ impl Space {
             }
             ExitKind::X87Pointer { offset, width } => {
                 self.restore_x87_pointer(offset, width)?;
-                Next::At(false)
+                if block.mode.logs() {
+                    self.log_bulk(block);
+                }
+                Next::Replan
             }
         })
     }

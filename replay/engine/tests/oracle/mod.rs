@@ -41,10 +41,11 @@ impl Native {
         ptrace::pin_to_cpu(ptrace::current_cpu()).unwrap();
         let mut command = Command::new(program);
         command.args(args).env_clear().stdout(Stdio::null()).stdin(Stdio::null());
-        // SAFETY: the closure makes two system calls and allocates nothing.
+        // SAFETY: the closure makes three system calls and allocates nothing.
         unsafe {
             command.pre_exec(|| {
                 libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+                libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV);
                 libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
                 Ok(())
             });
@@ -63,11 +64,6 @@ impl Native {
         regs
     }
 
-    pub(crate) fn set_registers(&mut self, regs: &Registers) {
-        let regs = Registers { orig_rax: u64::MAX, ..*regs };
-        self.stopped.as_mut().unwrap().set_registers(&regs).unwrap();
-    }
-
     /// One instruction (a string instruction to its end). The signal it raised instead, if any.
     pub(crate) fn step(&mut self) -> Option<i32> {
         let before = self.registers().rip;
@@ -78,6 +74,10 @@ impl Native {
                 Report::Signal(libc::SIGTRAP, stopped) => self.stopped = Some(stopped),
                 Report::Signal(signal, stopped) => {
                     self.stopped = Some(stopped);
+                    if signal == libc::SIGSEGV && self.answer_tsc() {
+                        self.retired += 1;
+                        return None;
+                    }
                     return Some(signal);
                 }
                 Report::Exited(_) | Report::Killed(..) => return Some(-1),
@@ -117,6 +117,69 @@ impl Native {
         self.maps().iter().map(|map| map.range).chain([heap]).collect()
     }
 
+    /// Hides the vDSO, as a recording does.
+    pub(crate) fn hide_vdso(&self) {
+        let mut at = GuestAddr(self.registers().rsp);
+        let argc = self.memory.read_u64(at).unwrap();
+        at = at.wrapping_add(8 * (argc + 2));
+        while self.memory.read_u64(at).unwrap() != 0 {
+            at = at.wrapping_add(8);
+        }
+        loop {
+            at = at.wrapping_add(8);
+            match self.memory.read_u64(at).unwrap() {
+                0 => return,
+                33 => self.memory.write(at, &1u64.to_le_bytes()).unwrap(), // AT_SYSINFO_EHDR to AT_IGNORE
+                _ => at = at.wrapping_add(8),
+            }
+        }
+    }
+
+    /// Runs to the next entry or exit of a system call.
+    pub(crate) fn to_syscall(&mut self) {
+        loop {
+            let stopped = self.stopped.take().unwrap();
+            stopped.cont_to_syscall(0).unwrap();
+            match wait_for(self.tid, 0).unwrap().unwrap().report {
+                Report::Syscall(stopped) => {
+                    self.stopped = Some(stopped);
+                    return;
+                }
+                Report::Signal(libc::SIGSEGV, stopped) => {
+                    self.stopped = Some(stopped);
+                    assert!(self.answer_tsc(), "SIGSEGV at {:#x}", self.registers().rip);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Answers a trapped `rdtsc` or `rdtscp` with 1.
+    fn answer_tsc(&mut self) -> bool {
+        let stopped = self.stopped.as_mut().unwrap();
+        let regs = stopped.registers().unwrap();
+        let mut bytes = [0; 3];
+        self.memory.read_forced(GuestAddr(regs.rip), &mut bytes);
+        let regs = match bytes {
+            [0x0f, 0x31, _] => Registers { rip: regs.rip + 2, rax: 1, rdx: 0, ..regs },
+            [0x0f, 0x01, 0xf9] => Registers { rip: regs.rip + 3, rax: 1, rdx: 0, rcx: 0, ..regs },
+            _ => return false,
+        };
+        stopped.set_registers(&regs).unwrap();
+        true
+    }
+
+    /// At the entry of a system call: makes it fail without being performed.
+    pub(crate) fn refuse_syscall(&mut self) {
+        let stopped = self.stopped.as_mut().unwrap();
+        let regs = Registers { orig_rax: u64::MAX, ..stopped.registers().unwrap() };
+        stopped.set_registers(&regs).unwrap();
+        self.to_syscall();
+        let stopped = self.stopped.as_mut().unwrap();
+        let regs = Registers { rax: -38i64 as u64, ..stopped.registers().unwrap() };
+        stopped.set_registers(&regs).unwrap();
+    }
+
     /// A space with this process's memory and registers.
     pub(crate) fn image(&self, mode: Mode) -> Space {
         let config = Config { footprint: self.footprint(), mode, log_bytes: 4 << 20, cpu: None };
@@ -153,6 +216,11 @@ impl Native {
         let maps = self.maps();
         assert_eq!(self.step(), None);
         self.retired -= 1;
+        self.copy_changes(&maps, space);
+    }
+
+    /// Copies what changed since the mappings were `maps`: mappings, memory, registers.
+    pub(crate) fn copy_changes(&self, maps: &[Map], space: &mut Space) {
         let now = self.maps();
         for gone in maps.iter().filter(|map| !now.contains(map)) {
             space.unmap(gone.range).unwrap();

@@ -1,0 +1,109 @@
+//! Runs a command natively and in the engine side by side, from system call to system call, compares registers (and memory,
+//! with `--memory`) at each, and reports the engine's speed.
+//!
+//! `shadow [--memory] [--mode plain|exact|indexed|indexed-exact] PROGRAM ARGS...`
+
+#[path = "../tests/oracle/mod.rs"]
+#[expect(dead_code, reason = "the oracle serves the tests, too")]
+mod oracle;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use backstory_engine::{Exit, Mode, Space, Trapped};
+use guest::Registers;
+use oracle::Native;
+
+fn main() {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut mode = Mode::Plain;
+    let mut memory = false;
+    while args.first().is_some_and(|arg| arg.starts_with("--")) {
+        match args.remove(0).as_str() {
+            "--memory" => memory = true,
+            "--mode" => {
+                mode = match args.remove(0).as_str() {
+                    "exact" => Mode::Exact,
+                    "indexed" => Mode::Indexed,
+                    "indexed-exact" => Mode::IndexedExact,
+                    _ => Mode::Plain,
+                }
+            }
+            other => panic!("unknown option {other}"),
+        }
+    }
+    let rest: Vec<&str> = args[1..].iter().map(String::as_str).collect();
+    let mut native = Native::start(Path::new(&args[0]), &rest);
+    native.hide_vdso();
+    let mut space = native.image(mode);
+    let mut ours = Duration::ZERO;
+    let mut logged = 0;
+    let mut calls = 0;
+    let mut theirs = Duration::ZERO;
+    loop {
+        let begin = Instant::now();
+        let exit = space.run(None).expect("the engine runs");
+        logged += space.drain_log_with(<[u8]>::len);
+        ours += begin.elapsed();
+        match exit {
+            Exit::LogFull => {}
+            Exit::Instruction(kind) => answer(kind, &mut space),
+            Exit::Syscall => {
+                let begin = Instant::now();
+                native.to_syscall();
+                theirs += begin.elapsed();
+                compare(&native, &space);
+                if memory {
+                    native.assert_memory(&space);
+                }
+                calls += 1;
+                if matches!(space.registers().rax, 60 | 231) {
+                    break;
+                }
+                let maps = native.maps();
+                if space.registers().rax == 334 { native.refuse_syscall() } else { native.to_syscall() }
+                native.copy_changes(&maps, &mut space);
+            }
+            other => panic!("{other:?} at {:#x} after {}", space.registers().rip, space.retired()),
+        }
+    }
+    let rate = space.retired() as f64 / ours.as_secs_f64() / 1e6;
+    println!(
+        "{} instructions, {calls} calls, {} blocks, engine {ours:?} ({rate:.0} M/s), native {theirs:?}, ratio {:.2}, log {:.2} bytes/instruction",
+        space.retired(),
+        space.blocks().len(),
+        ours.as_secs_f64() / theirs.as_secs_f64(),
+        logged as f64 / space.retired() as f64,
+    );
+}
+
+fn answer(kind: Trapped, space: &mut Space) {
+    let mut regs = space.registers();
+    match kind {
+        Trapped::Cpuid => {
+            let leaf = std::arch::x86_64::__cpuid_count(regs.rax as u32, regs.rcx as u32);
+            regs.rax = u64::from(leaf.eax);
+            regs.rbx = u64::from(leaf.ebx);
+            regs.rcx = u64::from(leaf.ecx);
+            regs.rdx = u64::from(leaf.edx);
+            regs.rip += 2;
+        }
+        Trapped::Rdtsc => {
+            (regs.rax, regs.rdx) = (1, 0);
+            regs.rip += 2;
+        }
+        Trapped::Rdtscp => {
+            (regs.rax, regs.rdx, regs.rcx) = (1, 0, 0);
+            regs.rip += 3;
+        }
+    }
+    space.set_registers(&regs);
+}
+
+fn compare(native: &Native, space: &Space) {
+    let ours = space.registers();
+    let theirs = native.stopped.as_ref().expect("stopped").registers().expect("registers");
+    let clean = |regs: Registers| Registers { rip: 0, rax: 0, rcx: 0, r11: 0, orig_rax: 0, eflags: 0, ..regs };
+    let same = clean(ours) == clean(theirs) && ours.rip + 2 == theirs.rip && ours.rax == theirs.orig_rax;
+    assert!(same, "after {}:\nours {ours:x?}\nnative {theirs:x?}", space.retired());
+}
