@@ -35,7 +35,7 @@ pub struct Translated {
     /// What a lookup slot or another block's chain site goes to: checks that the branch is to this block, without touching
     /// flags, else follows the chain.
     pub lookup: CacheAddr,
-    /// The chain: the next block of the same lookup slot. At first it goes to [`Runtime::miss`](crate::Runtime::miss). Chains
+    /// The chain: the next block of the same lookup slot. At first it goes to a stub that misses. Chains
     /// may be in any order.
     pub chain: Link,
     /// The guest bytes the block came from, the first range beginning at `pc` (empty for a block that only exits). Also the bytes of an
@@ -49,6 +49,9 @@ pub struct Translated {
     pub links: Vec<Link>,
     /// Return addresses of calls in this block, worth translating and entering in the lookup table ahead.
     pub return_sites: Vec<GuestAddr>,
+    /// For a block that ends with an indirect branch: how to take it back. A processor refuses to branch to an address that is not
+    /// canonical, where the branch does not retire: SIGSEGV with rip at it. Here it has retired when the lookup misses.
+    pub indirect: Option<Indirect>,
     /// Sorted by `offset`; each holds from its offset in `code` to the next one's.
     pub marks: Vec<Mark>,
     /// Stores in order (logging modes; else empty).
@@ -70,6 +73,28 @@ impl Translated {
             u32::try_from(at.0.checked_sub(hot.0)?).ok().filter(|&o| (o as usize) < self.code.len())?;
         let next = self.marks.partition_point(|mark| mark.offset <= offset);
         self.marks.get(next.checked_sub(1)?)
+    }
+}
+
+/// How to take back the indirect branch (the last of [`Translated::pcs`]) of the block
+/// [`indirect_block`](crate::EnginePage::indirect_block) when its target is not canonical: set rip to `pc`, add `stack` to rsp,
+/// add 1 to the counter, and for a call (`stack` is 8) put [`below_stack`](crate::EnginePage::below_stack) back below rsp. In logging modes the block's record is the log's last: take its
+/// bytes off `log_next`, and append [`log::partial_record`](crate::log::partial_record) with [`Indirect::mark`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Indirect {
+    /// The branch.
+    pub pc: GuestAddr,
+    /// What to add to rsp.
+    pub stack: i32,
+    /// What held before the branch (nothing is spilled any more but rcx, which the exit has put right).
+    pub mark: Mark,
+}
+
+impl Indirect {
+    /// Whether a processor would refuse to branch to `target`.
+    pub const fn refuses(target: GuestAddr) -> bool {
+        let sign = target.0 as i64 >> 47;
+        sign != 0 && sign != -1
     }
 }
 

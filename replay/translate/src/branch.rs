@@ -5,11 +5,15 @@ use std::mem::offset_of;
 
 use iced_x86::OpKind;
 
+use crate::block::{Indirect, Mark};
 use crate::class::Kind;
 use crate::emit::{Mem, RAX, RCX, RSP, gpr};
+use crate::flags::ARITHMETIC;
 use crate::generate::Generator;
 use crate::layout::EnginePage;
 use crate::plan::Step;
+
+const MOVZX_ECX_CX: [u8; 3] = [0x0F, 0xB7, 0xC9];
 
 impl Generator<'_> {
     /// The block's last step, a branch.
@@ -45,19 +49,23 @@ impl Generator<'_> {
             Kind::CallIndirect => {
                 self.load_target(step);
                 let target = self.page(offset_of!(EnginePage, indirect_target));
+                let below = self.page(offset_of!(EnginePage, below_stack));
                 self.hot.store(target, RCX);
-                self.mark(step.pc);
+                self.hot.load(RCX, Mem::at(RSP, -8));
+                self.hot.store(below, RCX);
                 self.push_return(step);
+                self.hot.load16(RCX, target);
                 self.end_record();
-                self.dispatch();
+                self.dispatch(step, 8);
             }
             Kind::JumpIndirect => {
                 self.load_target(step);
                 let target = self.page(offset_of!(EnginePage, indirect_target));
                 self.hot.store(target, RCX);
+                self.hot.raw(&MOVZX_ECX_CX);
                 self.retire(step);
                 self.end_record();
-                self.dispatch();
+                self.dispatch(step, 0);
             }
             _ => self.return_branch(step),
         }
@@ -117,19 +125,32 @@ impl Generator<'_> {
         self.spill(RCX);
         self.mark(step.pc);
         self.hot.raw(&[0x59]); // pop rcx
-        if step.instr.op_count() == 1 {
-            self.hot.lea(RSP, Mem::at(RSP, i32::from(step.instr.immediate16())));
+        let extra = if step.instr.op_count() == 1 { i32::from(step.instr.immediate16()) } else { 0 };
+        if extra != 0 {
+            self.hot.lea(RSP, Mem::at(RSP, extra));
         }
         let target = self.page(offset_of!(EnginePage, indirect_target));
         self.hot.store(target, RCX);
+        self.hot.raw(&MOVZX_ECX_CX);
         self.retire(step);
         self.end_record();
-        self.dispatch();
+        self.dispatch(step, -8 - extra);
     }
 
-    /// Jumps through the lookup table to the target in rcx; the guest's rcx is in the engine page.
-    fn dispatch(&mut self) {
-        self.hot.raw(&[0x0F, 0xB7, 0xC9]); // movzx ecx, cx
+    /// Jumps through the lookup table to the slot in ecx; the guest's rcx is in the engine page.
+    /// `stack` takes back what the branch did to rsp.
+    fn dispatch(&mut self, step: &Step, stack: i32) {
+        let block = self.page(offset_of!(EnginePage, indirect_block));
+        self.hot.store_imm32(block, self.request.id.0);
+        let mark = Mark {
+            offset: self.hot.offset(),
+            pc: step.pc,
+            retired: self.retired - 1,
+            unretired: self.counted - self.retired + 1,
+            spilled: self.spilled,
+            flags_exact: self.true_flags == ARITHMETIC,
+        };
+        self.indirect = Some(Indirect { pc: step.pc, stack, mark });
         self.hot.raw(&[0xFF, 0x24, 0xCD]); // jmp [rcx * 8 + table]
         self.hot.u32(self.request.layout.table);
     }

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use guest::GuestAddr;
 
 use crate::block::{
-    Address, BlockId, Exit, ExitKind, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
+    Address, BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
 };
 use crate::class::Kind;
 use crate::emit::{Asm, Mem, RAX, RCX};
@@ -15,7 +15,7 @@ use crate::observe::Observer;
 use crate::plan::{End, Plan, Step, plan};
 use crate::refusal::Refusal;
 use crate::request::Request;
-use crate::runtime;
+use crate::runtime::{self, Stub};
 
 /// Translates the block at `request.pc`.
 ///
@@ -46,10 +46,6 @@ fn check(request: &Request<'_>) -> Result<(), Refusal> {
     }
     if !crate::plan::reaches(request.hot.0, request.cold.0) {
         return bad("cold code out of reach of hot code");
-    }
-    if !crate::plan::reaches(request.hot.0, u64::from(request.layout.runtime)) && request.layout.runtime != 0
-    {
-        return bad("common stubs out of reach of hot code");
     }
     if request.pc.0 >> 47 != 0 {
         return Err(Refusal::Unreadable { pc: request.pc, addr: request.pc });
@@ -84,6 +80,7 @@ pub(crate) struct Generator<'a> {
     defined_flags: u32,
     pub observer: Option<Observer>,
     pub slots: Vec<Slot>,
+    pub indirect: Option<Indirect>,
 }
 
 impl<'a> Generator<'a> {
@@ -104,6 +101,7 @@ impl<'a> Generator<'a> {
             defined_flags: 0,
             observer: request.mode.logs().then(|| Observer::new(plan)),
             slots: Vec::new(),
+            indirect: None,
         }
     }
 
@@ -148,7 +146,8 @@ impl<'a> Generator<'a> {
     fn lookup_entry(&mut self) {
         let target = offset_of!(EnginePage, indirect_target);
         let (middle, top) = (self.page(target + 2), self.page(target + 6));
-        let miss = runtime::miss(self.request.layout);
+        let miss = self.cold.here();
+        runtime::jump(&mut self.cold, self.request.layout, Stub::Miss);
         // The slot's index vouches for the low 16 bits.
         self.hot.load32(RCX, middle);
         self.hot.raw(&[0x8D, 0x89]); // lea ecx, [rcx - the middle 32 bits]
@@ -180,7 +179,7 @@ impl<'a> Generator<'a> {
             (self.page(offset_of!(EnginePage, exit_block)), self.page(offset_of!(EnginePage, exit_index)));
         self.cold.store_imm32(block, self.request.id.0);
         self.cold.store_imm8(number, index);
-        self.cold.jump(runtime::exit(self.request.layout));
+        runtime::jump(&mut self.cold, self.request.layout, Stub::Exit);
     }
 
     /// Whether direct branches out of this block report the budget's end in place of being linked.
@@ -357,6 +356,7 @@ impl<'a> Generator<'a> {
             exits: self.exits,
             links: self.links,
             return_sites: self.return_sites,
+            indirect: self.indirect,
             marks: self.marks,
             slots: self.slots,
             paths: vec![path],

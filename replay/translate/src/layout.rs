@@ -81,6 +81,12 @@ pub struct EnginePage {
     pub spill: [u64; 16],
     /// The guest address an indirect branch goes to, after [`RuntimeExit::Miss`](crate::RuntimeExit::Miss).
     pub indirect_target: u64,
+    /// The 8 bytes below the stack pointer before an indirect call overwrote them.
+    pub below_stack: u64,
+    /// The block whose indirect branch went there.
+    pub indirect_block: u32,
+    /// Keeps what follows aligned.
+    pub padding: u32,
     /// The block that was left ([`crate::BlockId`]), or [`RUNTIME_BLOCK`].
     pub exit_block: u32,
     /// Which of its [`Translated::exits`](crate::Translated::exits). One byte is written; the rest stays 0.
@@ -113,6 +119,9 @@ impl EnginePage {
             counter: 0,
             spill: [0; 16],
             indirect_target: 0,
+            below_stack: 0,
+            indirect_block: 0,
+            padding: 0,
             exit_block: 0,
             exit_index: 0,
             flags_defined: 0,

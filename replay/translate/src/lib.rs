@@ -32,8 +32,8 @@ mod runtime;
 mod stores;
 
 pub use block::{
-    Address, BlockId, Condition, Contents, Exit, ExitKind, Link, Mark, Path, Signal, Slot, Special, Spilled,
-    StateImage, StringOp, Terminator, Translated,
+    Address, BlockId, Condition, Contents, Exit, ExitKind, Indirect, Link, Mark, Path, Signal, Slot, Special,
+    Spilled, StateImage, StringOp, Terminator, Translated,
 };
 pub use class::{Class, classify};
 pub use generate::translate;

@@ -17,7 +17,7 @@
 
 use guest::GuestAddr;
 
-use crate::block::{BlockId, Mark, Path, Slot, Translated};
+use crate::block::{Address, BlockId, Condition, Contents, Mark, Path, Slot, StateImage, Translated};
 
 /// Most bytes that one instruction adds to the log, bulk contents aside. A block of no instructions adds [`HEADER_BYTES`].
 pub const MAX_BYTES_PER_INSTRUCTION: u64 = 128;
@@ -88,25 +88,234 @@ pub enum BadLog {
 ///
 /// See [`BadLog`]; what came before the bad record has been handed over.
 pub fn walk(log: &[u8], blocks: &[BlockLog], sink: &mut impl Sink) -> Result<(), BadLog> {
-    let _ = (log, blocks, sink);
+    let mut at = 0;
+    while at < log.len() {
+        let truncated = BadLog::Truncated { at };
+        let record = &log[at..];
+        let header = word32(record, 0).ok_or(truncated)?;
+        let (id, number) = (header >> 4, header & 15);
+        let block = blocks.get(id as usize).ok_or(BadLog::UnknownBlock { at, id })?;
+        let (instructions, slots, start) = if number == PARTIAL_PATH {
+            let instructions = word32(record, 4).ok_or(truncated)?;
+            (instructions, block.slots_before(instructions), 8)
+        } else {
+            let path =
+                block.paths.get(number as usize).ok_or(BadLog::UnknownPath { at, id, path: number })?;
+            (path.instructions, &block.slots[..path.slots as usize], 4)
+        };
+        sink.block(BlockId(id), number, instructions);
+        let body = record.get(start..).ok_or(truncated)?;
+        let fixed = match (number, block.paths.first()) {
+            (PARTIAL_PATH, Some(longest)) => block.bytes_before(instructions).unwrap_or(longest.log_bytes),
+            _ => block.paths[number as usize].log_bytes,
+        };
+        let fixed_bytes = body.get(..fixed as usize).ok_or(truncated)?;
+        let mut bulk = 0;
+        for (index, slot) in slots.iter().enumerate() {
+            let after = body.get(fixed as usize..).unwrap_or(&[]);
+            bulk = store(slots, index, slot, fixed_bytes, after, sink).ok_or(truncated)?;
+        }
+        at += start + fixed as usize + bulk;
+    }
     Ok(())
 }
 
+impl BlockLog {
+    /// The slots of the first `instructions` instructions; of a string store also when it is not among them.
+    fn slots_before(&self, instructions: u32) -> &[Slot] {
+        let count = self.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk());
+        &self.slots[..count]
+    }
+
+    /// How many bytes of a record hold the slots of the first `instructions` instructions, or `None` when it is all of them.
+    fn bytes_before(&self, instructions: u32) -> Option<u32> {
+        let next = self.slots.get(self.slots_before(instructions).len())?;
+        next.first_byte()
+    }
+}
+
+impl Slot {
+    /// Whether its contents follow the record's fixed part.
+    pub fn is_bulk(&self) -> bool {
+        matches!(self.contents, Contents::String(_) | Contents::State(_))
+    }
+
+    /// The least offset of its bytes in the record.
+    fn first_byte(&self) -> Option<u32> {
+        let address = match self.address {
+            Address::Logged { at } => Some(at),
+            _ => None,
+        };
+        let contents = match self.contents {
+            Contents::Logged { at } => Some(at),
+            _ => None,
+        };
+        let condition = match self.condition {
+            Condition::Logged { at } | Condition::Mask { at, .. } => Some(at),
+            Condition::Always => None,
+        };
+        [address, contents, condition].into_iter().flatten().min()
+    }
+}
+
+/// Hands over one slot; how many bytes of contents follow the record's fixed part. `None` when the record is too short.
+fn store(
+    slots: &[Slot],
+    index: usize,
+    slot: &Slot,
+    fixed: &[u8],
+    after: &[u8],
+    sink: &mut impl Sink,
+) -> Option<usize> {
+    let number = index as u32;
+    if let Contents::String(_) | Contents::State(_) = slot.contents {
+        return bulk(slot, number, fixed, after, sink);
+    }
+    let addr = match slot.address {
+        Address::Fixed(addr) => addr,
+        Address::Logged { at } => word64(fixed, at)?,
+        Address::Derived { slot, delta } => match slots.get(slot as usize)?.address {
+            Address::Fixed(addr) => addr.wrapping_add(delta as u64),
+            Address::Logged { at } => word64(fixed, at)?.wrapping_add(delta as u64),
+            Address::Derived { .. } => return None,
+        },
+    };
+    let value;
+    let bytes = match slot.contents {
+        Contents::Fixed(fixed) => {
+            value = fixed.to_le_bytes();
+            value.get(..slot.size as usize)?
+        }
+        Contents::Logged { at } => fixed.get(at as usize..(at + slot.size) as usize)?,
+        Contents::String(_) | Contents::State(_) => return None,
+    };
+    match slot.condition {
+        Condition::Always => sink.store(number, GuestAddr(addr), bytes),
+        Condition::Logged { at } => {
+            if *fixed.get(at as usize)? != 0 {
+                sink.store(number, GuestAddr(addr), bytes);
+            }
+        }
+        Condition::Mask { at, element } => {
+            masked(number, addr, bytes, word64(fixed, at)?, usize::from(element), sink);
+        }
+    }
+    Some(0)
+}
+
+/// Runs of elements whose mask bits are set.
+fn masked(number: u32, addr: u64, bytes: &[u8], mask: u64, element: usize, sink: &mut impl Sink) {
+    let elements = bytes.len() / element.max(1);
+    let is_set = |i: usize| i < elements && mask >> i & 1 != 0;
+    let mut first = 0;
+    while first < elements {
+        let mut end = first;
+        while is_set(end) {
+            end += 1;
+        }
+        if end > first {
+            let at = addr.wrapping_add((first * element) as u64);
+            sink.store(number, GuestAddr(at), &bytes[first * element..end * element]);
+        }
+        first = end + 1;
+    }
+}
+
+/// A string store or a state image: `start`, `end`, `len`, then the contents.
+fn bulk(slot: &Slot, number: u32, fixed: &[u8], after: &[u8], sink: &mut impl Sink) -> Option<usize> {
+    let (start, end, len) = (word64(fixed, 0)?, word64(fixed, 8)?, word32(fixed, 16)? as usize);
+    let contents = after.get(..len)?;
+    let padded = len.next_multiple_of(4);
+    after.get(..padded)?;
+    let first = bulk_first(slot, start, end);
+    match slot.contents {
+        _ if len == 0 => {}
+        Contents::State(image) => {
+            for range in image_ranges(image, contents) {
+                let addr = GuestAddr(first.wrapping_add(range.start as u64));
+                sink.store(number, addr, &contents[range]);
+            }
+        }
+        _ => sink.store(number, GuestAddr(first), contents),
+    }
+    Some(padded)
+}
+
+/// The lowest address of a string store from `start` on that left the register at `end`.
+fn bulk_first(slot: &Slot, start: u64, end: u64) -> u64 {
+    if (end.wrapping_sub(start) as i64) < 0 { end.wrapping_add(u64::from(slot.size)) } else { start }
+}
+
+/// Which bytes of a state image its instruction wrote. For `xsave` by the image's own header: a component that is in its initial
+/// state, or was not asked for, is left out.
+fn image_ranges(image: StateImage, contents: &[u8]) -> Vec<std::ops::Range<usize>> {
+    let whole = 0..contents.len();
+    let header = match image {
+        StateImage::Whole => return vec![whole],
+        StateImage::FxSave => return vec![0..contents.len().min(416)],
+        StateImage::XSave | StateImage::XSaveCompact => contents.get(512..520),
+    };
+    let Some(header) = header else { return vec![whole] };
+    let mut ranges = Vec::new();
+    if header[0] & 1 != 0 {
+        ranges.extend([0..24, 32..160]);
+    }
+    if header[0] & 6 != 0 {
+        ranges.push(24..32);
+    }
+    if header[0] & 2 != 0 {
+        ranges.push(160..416);
+    }
+    ranges.push(if image == StateImage::XSave { 512..520 } else { 512..528 });
+    if header[0] & !3 != 0 || header[1..].iter().any(|&byte| byte != 0) {
+        ranges.push(576..contents.len());
+    }
+    ranges
+}
+
+fn word32(bytes: &[u8], at: u32) -> Option<u32> {
+    bytes.get(at as usize..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+}
+
+fn word64(bytes: &[u8], at: u32) -> Option<u64> {
+    bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
 /// The record of a block that a fault ended at `mark`, to be appended to the log (at or after `log_next`). `written` are the bytes
-/// from [`log_next`](crate::EnginePage::log_next) on (as many as the block's longest path has, plus the header); `rdi` is the guest's
-/// rdi at the fault, and `contents` reads guest memory for a string store that was interrupted (start, bytes to fill).
+/// from [`log_next`](crate::EnginePage::log_next) on (as many as the block's longest path has, plus the header); `start` is
+/// [`bulk_start`](crate::EnginePage::bulk_start), `rdi` the guest's rdi at the fault, and `contents` reads guest memory for a
+/// string store that was interrupted (start, bytes to fill).
 pub fn partial_record(
     block: &Translated,
     mark: &Mark,
     written: &[u8],
+    start: u64,
     rdi: u64,
     contents: &mut dyn FnMut(GuestAddr, &mut [u8]),
 ) -> Vec<u8> {
-    let _ = (block, mark, written, rdi, contents);
-    Vec::new()
+    let header = block.id.0 << 4 | PARTIAL_PATH;
+    let mut record = Vec::new();
+    record.extend_from_slice(&header.to_le_bytes());
+    record.extend_from_slice(&mark.retired.to_le_bytes());
+    match block.slots.first() {
+        Some(slot) if slot.is_bulk() => {
+            // A state image that faults is not stored as far as anyone can tell.
+            let rdi = if matches!(slot.contents, Contents::State(_)) { start } else { rdi };
+            bulk_body(&mut record, slot, start, rdi, contents);
+        }
+        _ => {
+            let log = BlockLog::from(block);
+            let all = block.paths.first().map_or(0, |path| path.log_bytes);
+            let len = log.bytes_before(mark.retired).unwrap_or(all) as usize;
+            let body = written.get(HEADER_BYTES as usize..).unwrap_or(&[]);
+            record.extend_from_slice(&body[..len.min(body.len())]);
+        }
+    }
+    record
 }
 
-/// The record of a block that left by [`ExitKind::LogBulk`](crate::ExitKind::LogBulk): `start` is
+/// The record of a block that left by [`ExitKind::LogBulk`](crate::ExitKind::LogBulk) or
+/// [`ExitKind::X87Pointer`](crate::ExitKind::X87Pointer): `start` is
 /// [`bulk_start`](crate::EnginePage::bulk_start), `rdi` the guest's rdi now; `contents` reads guest memory (start, bytes to fill).
 pub fn bulk_record(
     block: &Translated,
@@ -114,6 +323,30 @@ pub fn bulk_record(
     rdi: u64,
     contents: &mut dyn FnMut(GuestAddr, &mut [u8]),
 ) -> Vec<u8> {
-    let _ = (block, start, rdi, contents);
-    Vec::new()
+    let mut record = Vec::new();
+    record.extend_from_slice(&(block.id.0 << 4).to_le_bytes());
+    if let Some(slot) = block.slots.first() {
+        let end = match slot.contents {
+            Contents::State(_) => start.wrapping_add(u64::from(slot.size)),
+            _ => rdi,
+        };
+        bulk_body(&mut record, slot, start, end, contents);
+    }
+    record
+}
+
+fn bulk_body(
+    record: &mut Vec<u8>,
+    slot: &Slot,
+    start: u64,
+    end: u64,
+    contents: &mut dyn FnMut(GuestAddr, &mut [u8]),
+) {
+    let len = (end.wrapping_sub(start) as i64).unsigned_abs() as usize;
+    record.extend_from_slice(&start.to_le_bytes());
+    record.extend_from_slice(&end.to_le_bytes());
+    record.extend_from_slice(&(len as u32).to_le_bytes());
+    let from = record.len();
+    record.resize(from + len.next_multiple_of(4), 0);
+    contents(GuestAddr(bulk_first(slot, start, end)), &mut record[from..from + len]);
 }

@@ -13,7 +13,7 @@ use crate::generate::Generator;
 use crate::layout::EnginePage;
 use crate::log::HEADER_BYTES;
 use crate::plan::{Plan, Step, free};
-use crate::runtime;
+use crate::runtime::{self, Stub};
 use crate::stores::{Store, Value, When};
 
 /// A register's value as far as it is known: some unknown plus a number.
@@ -409,7 +409,7 @@ impl Generator<'_> {
         let after = self.hot.bytes.len();
         self.hot.store(parameters[runtime::BULK_RETURN], work);
         self.unspill(work);
-        self.hot.jump(runtime::bulk(self.request.layout));
+        runtime::jump(&mut self.hot, self.request.layout, Stub::Bulk);
         let distance = (self.hot.bytes.len() - after) as u32;
         self.hot.bytes[place..place + 4].copy_from_slice(&distance.to_le_bytes());
         self.observer = Some(observer);

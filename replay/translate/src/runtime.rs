@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 pub struct Runtime {
     /// Position-dependent code.
     pub code: Vec<u8>,
-    /// What every free slot of the lookup table and the end of every chain goes to: leaves with [`RuntimeExit::Miss`].
+    /// What every free slot of the lookup table goes to: leaves with [`RuntimeExit::Miss`].
     pub miss: CacheAddr,
     /// Leaves with `exit_block` and `exit_index` as the block set them. Known to blocks by construction.
     pub exit: CacheAddr,
@@ -25,24 +25,33 @@ pub struct Runtime {
 #[repr(u8)]
 pub enum RuntimeExit {
     /// An indirect branch to [`indirect_target`](crate::EnginePage::indirect_target) found no block. The branch has retired:
-    /// go on at that address.
+    /// go on at that address; unless it is not canonical (see [`Translated::indirect`](crate::Translated::indirect)).
     Miss = 0,
 }
 
-const EXIT_AT: usize = 0;
-const MISS_AT: usize = 64;
-const BULK_AT: usize = 128;
-
-pub(crate) fn exit(layout: &Layout) -> CacheAddr {
-    CacheAddr(u64::from(layout.runtime)).offset(EXIT_AT as u64)
+/// The common stubs. Arenas may lie further than 2 GiB from them, so code gets there through a table of addresses at the start of
+/// the runtime page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stub {
+    Exit = 0,
+    Miss = 1,
+    Bulk = 2,
 }
 
-pub(crate) fn miss(layout: &Layout) -> CacheAddr {
-    CacheAddr(u64::from(layout.runtime)).offset(MISS_AT as u64)
+impl Stub {
+    /// Where it lies from the start of the page on.
+    const fn offset(self) -> usize {
+        [64, 128, 192][self as usize]
+    }
+
+    fn address(self, layout: &Layout) -> CacheAddr {
+        CacheAddr(u64::from(layout.runtime)).offset(self.offset() as u64)
+    }
 }
 
-pub(crate) fn bulk(layout: &Layout) -> CacheAddr {
-    CacheAddr(u64::from(layout.runtime)).offset(BULK_AT as u64)
+/// `jmp stub`, from anywhere.
+pub(crate) fn jump(asm: &mut Asm, layout: &Layout, stub: Stub) {
+    asm.mem(&[], false, false, &[0xFF], 4, Mem::abs(layout.runtime + 8 * stub as u32), 0);
 }
 
 // Parameters of the bulk stub, in the engine page's scratch words.
@@ -68,16 +77,20 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
         }
     }
     let mut asm = Asm::new(CacheAddr(u64::from(layout.runtime)));
+    for stub in [Stub::Exit, Stub::Miss, Stub::Bulk] {
+        asm.raw(&stub.address(layout).0.to_le_bytes());
+    }
+    pad(&mut asm, Stub::Exit.offset());
     let exit_syscall = exit_stub(layout, &mut asm);
-    pad(&mut asm, MISS_AT);
+    pad(&mut asm, Stub::Miss.offset());
     let miss_syscall = miss_stub(layout, &mut asm);
-    pad(&mut asm, BULK_AT);
+    pad(&mut asm, Stub::Bulk.offset());
     bulk_stub(layout, &mut asm);
     debug_assert!(asm.bytes.len() <= RUNTIME_PAGE_SIZE);
     Ok(Runtime {
         code: asm.bytes,
-        miss: miss(layout),
-        exit: exit(layout),
+        miss: Stub::Miss.address(layout),
+        exit: Stub::Exit.address(layout),
         syscalls: [exit_syscall, miss_syscall],
     })
 }

@@ -113,6 +113,7 @@ pub(crate) fn stores(
                 if before.addr32 {
                     return Err("32-bit addresses");
                 }
+                store.size = instr.memory_size().size() as u32;
                 store.value = Value::String(if kind == Kind::Move { StringOp::Move } else { StringOp::Fill });
             }
             Kind::Move | Kind::Fill => {}

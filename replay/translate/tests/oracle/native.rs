@@ -1,0 +1,110 @@
+//! The native side: single steps, with the memory after each.
+
+use guest::Registers;
+use iced_x86::{Code, Decoder, DecoderOptions};
+use translate::{Class, classify};
+
+use crate::program::Program;
+use crate::world::{CODE_LEN, DATA, DATA_LEN, Stop, World, XState};
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// So many instructions have run.
+    Budget,
+    /// Before an instruction that nobody runs.
+    Stopped,
+    /// By a signal that the instruction at rip raised.
+    Fault(i32),
+}
+
+/// A finished run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) outcome: Outcome,
+    pub(crate) regs: Registers,
+    pub(crate) xstate: XState,
+    pub(crate) memory: Vec<u8>,
+    /// Instructions retired.
+    pub(crate) count: u64,
+}
+
+/// What each native instruction did.
+pub(crate) struct Step {
+    pub(crate) pc: u64,
+    /// Guest memory after it.
+    pub(crate) memory: Vec<u8>,
+}
+
+/// Whether the instruction at `pc` is one before which both sides stop.
+fn is_stop(world: &World, program: &Program, pc: u64) -> bool {
+    let code = program.code_base();
+    if pc < code || pc >= code + CODE_LEN as u64 {
+        return false;
+    }
+    let bytes = world.bytes(pc, ((code + CODE_LEN as u64 - pc) as usize).min(15));
+    let mut decoder = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE);
+    let instr = decoder.decode();
+    match instr.code() {
+        Code::INVALID => false,
+        code => classify(code) == Class::Refuse || (classify(code) == Class::Emulate && !is_run(code)),
+    }
+}
+
+/// Instructions of class `Emulate` that the processor runs after all.
+fn is_run(code: Code) -> bool {
+    let name = format!("{code:?}");
+    ["Fnstenv", "Fnsave", "Fxsave", "Xsave", "Wrfsbase", "Wrgsbase"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        || code.is_privileged()
+        || matches!(code, Code::Ud2 | Code::Ud0_r64_rm64 | Code::Ud1_r64_rm64)
+}
+
+/// Runs natively for at most `limit` instructions.
+pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<Step>) -> Run {
+    program.load(world);
+    world.set_xstate(&program.xstate);
+    world.set_registers(&program.regs);
+    let mut regs = program.regs;
+    let mut count = 0;
+    let mut first = true;
+    let outcome = loop {
+        if count == limit {
+            break Outcome::Budget;
+        }
+        if is_stop(world, program, regs.rip) {
+            break Outcome::Stopped;
+        }
+        let before = regs;
+        let stop = world.step();
+        regs = world.registers();
+        match stop {
+            Stop::Signal(libc::SIGTRAP) => {}
+            Stop::Signal(signal) => break Outcome::Fault(signal),
+            Stop::Syscall => panic!("a system call at {:#x}", regs.rip),
+        }
+        // The first step after a system call stop reports before anything has run.
+        if std::mem::take(&mut first) && regs == before {
+            continue;
+        }
+        if is_repeating(world, before.rip, &before, &regs) {
+            continue;
+        }
+        count += 1;
+        trace.push(Step { pc: before.rip, memory: world.bytes(DATA, DATA_LEN).to_vec() });
+    };
+    regs.orig_rax = 0;
+    Run { outcome, regs, xstate: world.xstate(), memory: world.bytes(DATA, DATA_LEN).to_vec(), count }
+}
+
+/// Whether the step was an iteration of a repeated string instruction that is not over: single steps stop at each.
+fn is_repeating(world: &World, pc: u64, before: &Registers, after: &Registers) -> bool {
+    if after.rip != pc || before.rcx == after.rcx {
+        return false;
+    }
+    let bytes = world.bytes(pc, 2);
+    let mut decoder =
+        Decoder::with_ip(64, world.bytes(pc, 15.min(bytes.len() + 13)), pc, DecoderOptions::NONE);
+    decoder.decode().is_string_instruction()
+}
