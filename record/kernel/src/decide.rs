@@ -24,7 +24,8 @@ pub struct Refusal {
 /// Only calls that take their flags from memory (`clone3`) read `mem`.
 pub fn decide(nr: u32, args: &[u64; 6], mem: &dyn GuestMemory) -> Result<Class, Refusal> {
     let Some(row) = table::row(nr) else {
-        let why = if nr & X32 != 0 { "the x32 interface is not modelled" } else { "Linux 6.18 has no such call" };
+        let why =
+            if nr & X32 != 0 { "the x32 interface is not modelled" } else { "Linux 6.18 has no such call" };
         return Err(Refusal { nr, what: format!("system call {}", nr as i32), why: why.into() });
     };
     let refuse = |what: String, why: &str| Refusal { nr, what, why: why.into() };
@@ -184,26 +185,56 @@ mod tests {
 
     #[test]
     fn refusals_name_what_they_refuse() {
-        check("ioctl", &[0, 0xdead_beef], Err("ioctl(0xdeadbeef) is not supported: the request is not in the table"));
-        check("ioctl", &[0, 0x2285],
-            Err("ioctl(SG_IO) is not supported: commands to devices fill buffers of their own"));
-        check("ptrace", &[0],
-            Err("ptrace(PTRACE_TRACEME) is not supported: the program traces another one, which the recorder traces \
-                 already"));
-        check("prctl", &[22, 2],
-            Err("prctl(PR_SET_SECCOMP) is not supported: the program filters its own system calls"));
-        check("clone", &[0x3d_0f00],
-            Err("clone(CLONE_THREAD) is not supported: a second thread is not recorded yet"));
-        check("clone", &[0x111],
-            Err("clone(CLONE_VM) is not supported: two tasks that share memory are not recorded yet"));
-        check("unshare", &[0x1002_0000],
-            Err("unshare(CLONE_NEWNS|CLONE_NEWUSER) is not supported: namespaces are not followed"));
-        check("setsockopt", &[3, 999, 1],
-            Err("setsockopt(0x3e700000001) is not supported: the request is not in the table"));
+        check(
+            "ioctl",
+            &[0, 0xdead_beef],
+            Err("ioctl(0xdeadbeef) is not supported: the request is not in the table"),
+        );
+        check(
+            "ioctl",
+            &[0, 0x2285],
+            Err("ioctl(SG_IO) is not supported: commands to devices fill buffers of their own"),
+        );
+        check(
+            "ptrace",
+            &[0],
+            Err(
+                "ptrace(PTRACE_TRACEME) is not supported: the program traces another one, which the recorder traces \
+                 already",
+            ),
+        );
+        check(
+            "prctl",
+            &[22, 2],
+            Err("prctl(PR_SET_SECCOMP) is not supported: the program filters its own system calls"),
+        );
+        check(
+            "clone",
+            &[0x3d_0f00],
+            Err("clone(CLONE_THREAD) is not supported: a second thread is not recorded yet"),
+        );
+        check(
+            "clone",
+            &[0x111],
+            Err("clone(CLONE_VM) is not supported: two tasks that share memory are not recorded yet"),
+        );
+        check(
+            "unshare",
+            &[0x1002_0000],
+            Err("unshare(CLONE_NEWNS|CLONE_NEWUSER) is not supported: namespaces are not followed"),
+        );
+        check(
+            "setsockopt",
+            &[3, 999, 1],
+            Err("setsockopt(0x3e700000001) is not supported: the request is not in the table"),
+        );
         let unknown = decide(400, &[0; 6], &Word(0)).unwrap_err();
         assert_eq!(unknown.to_string(), "system call 400 is not supported: Linux 6.18 has no such call");
         let x32 = decide(0x4000_0000, &[0; 6], &Word(0)).unwrap_err();
-        assert_eq!(x32.to_string(), "system call 1073741824 is not supported: the x32 interface is not modelled");
+        assert_eq!(
+            x32.to_string(),
+            "system call 1073741824 is not supported: the x32 interface is not modelled"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
 
 use crate::call::Call;
 use crate::errno::Errno;
-use crate::row::{Arg, Effect, Kind, Size, When};
+use crate::row::{Arg, Effect, Hand, Kind, Size, When};
 use crate::table;
 
 pub use output::{Output, output};
@@ -61,6 +61,9 @@ pub fn effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, Ef
             hand::Failure::Unknown => EffectError::Unknown { what: name.to_string() },
         })?,
     }
+    if !call.succeeded() || effect == Effect::Hand(Hand::Select) {
+        ranges.keep_readable(mem);
+    }
     Ok(ranges.list)
 }
 
@@ -72,7 +75,8 @@ pub fn child_effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRang
     if let Effect::Hand(hand) = effect
         && call.result > 0
     {
-        hand::write_child(hand, call, mem, &mut ranges).map_err(|source| EffectError::Memory { name, source })?;
+        hand::write_child(hand, call, mem, &mut ranges)
+            .map_err(|source| EffectError::Memory { name, source })?;
     }
     Ok(ranges.list)
 }
@@ -106,6 +110,28 @@ impl Ranges {
             self.list.push(range);
         }
     }
+
+    /// Cuts off what is not there: a failed call may not have looked at its results, and `select` may look at fewer
+    /// descriptors than it was told.
+    fn keep_readable(&mut self, mem: &dyn GuestMemory) {
+        for range in &mut self.list {
+            range.end = readable(*range, mem);
+        }
+        self.list.retain(|range| !range.is_empty());
+    }
+}
+
+/// The end of what can be read of a range from its start on.
+fn readable(range: GuestRange, mem: &dyn GuestMemory) -> GuestAddr {
+    let mut end = range.start;
+    while end < range.end {
+        let next = range.end.min(end.page().wrapping_add(guest::PAGE_SIZE));
+        if mem.read_vec(end, (next.0 - end.0) as usize).is_err() {
+            break;
+        }
+        end = next;
+    }
+    end
 }
 
 /// A call's name, arguments and effect, with its request looked up.
@@ -221,16 +247,8 @@ fn set_bytes(bits: u64) -> u64 {
 
 /// What can be read of the `len` bytes at `at`, up to the limit.
 fn push_readable(at: u64, len: u64, mem: &dyn GuestMemory, ranges: &mut Ranges) {
-    let end = at.saturating_add(len.min(FAULT_LIMIT));
-    let mut readable = at;
-    while readable < end {
-        let next = end.min(GuestAddr(readable).page().0.saturating_add(guest::PAGE_SIZE));
-        if mem.read_vec(GuestAddr(readable), (next - readable) as usize).is_err() {
-            break;
-        }
-        readable = next;
-    }
-    ranges.push(at, readable - at);
+    let range = GuestRange::new(GuestAddr(at), len.min(FAULT_LIMIT));
+    ranges.push(at, readable(range, mem).0 - at);
 }
 
 /// Most entries a vector may have (`UIO_MAXIOV`).

@@ -10,26 +10,38 @@
 //! - `call`: a call's number, arguments, result, and the words in memory that must be read before it runs
 //! - `effects`: the memory a finished call wrote
 //! - `errno`, `signal`, `flags`: names
+//! - `structs`: sizes of structures
+//! - `filter`: what the seccomp filter stops
 //! - `format`: calls as people read them
 //! - `coverage`: the page that says what is supported
 
 mod call;
+mod coverage;
 mod decide;
 mod effects;
 mod errno;
+mod filter;
 mod flags;
 mod format;
+#[cfg(test)]
+mod memory;
 mod requests;
 mod row;
+mod signal;
 mod structs;
 mod table;
 
 pub use call::Call;
+pub use coverage::{Counts, call_counts, coverage, request_counts};
 pub use decide::{Refusal, changes_file, decide, may_block};
 pub use effects::{EffectError, Output, child_effects, effects, output};
 pub use errno::Errno;
-pub use format::format_call;
+pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
-pub use requests::{Key, Request, Requests};
-pub use row::{Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Row, Size, Struct, Support, When};
+pub use format::format_call;
+pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests};
+pub use row::{
+    Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Row, Size, Struct, Support, When,
+};
+pub use signal::signal_name;
 pub use table::{MAX_NUMBER, all, name, number, row};

@@ -173,7 +173,8 @@ fn clone3(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(),
 fn capget(call: &Call, ranges: &mut Ranges) {
     capability_version(call, ranges);
     if applies(call, When::Success) {
-        let elements = if call.before(GuestAddr(call.args[0])) == Some(CAPABILITY_VERSIONS[0]) { 1 } else { 2 };
+        let elements =
+            if call.before(GuestAddr(call.args[0])) == Some(CAPABILITY_VERSIONS[0]) { 1 } else { 2 };
         ranges.push(call.args[1], 12 * elements);
     }
 }
@@ -182,7 +183,8 @@ const CAPABILITY_VERSIONS: [u64; 3] = [0x1998_0330, 0x2007_1026, 0x2008_0522];
 
 /// An unknown version is replaced by the one the kernel prefers.
 fn capability_version(call: &Call, ranges: &mut Ranges) {
-    let known = call.before(GuestAddr(call.args[0])).is_some_and(|version| CAPABILITY_VERSIONS.contains(&version));
+    let known =
+        call.before(GuestAddr(call.args[0])).is_some_and(|version| CAPABILITY_VERSIONS.contains(&version));
     if !known && !applies(call, When::Failure(Errno::EFAULT)) {
         ranges.push(call.args[0], 4);
     }
@@ -269,7 +271,10 @@ fn fiemap(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(),
     }
     let header = mem.read_vec(at, structs::FIEMAP.size as usize)?;
     let (mapped, room) = (word(&header[20..24]), word(&header[24..28]));
-    ranges.push(at.0, u64::from(structs::FIEMAP.size) + mapped.min(room) * u64::from(structs::FIEMAP_EXTENT.size));
+    ranges.push(
+        at.0,
+        u64::from(structs::FIEMAP.size) + mapped.min(room) * u64::from(structs::FIEMAP_EXTENT.size),
+    );
     Ok(())
 }
 

@@ -9,17 +9,20 @@ use crate::structs::*;
 use crate::table::build::*;
 
 /// `fcntl(fd, cmd, arg)`.
-pub static FCNTL: Requests = Requests { call: "fcntl", key: Key::Arg(1), rest: 2, rows: &[FILE] };
+pub(crate) static FCNTL: Requests = Requests { call: "fcntl", key: Key::Arg(1), rest: 2, rows: &[FILE] };
 /// `prctl(option, ...)`.
-pub static PRCTL: Requests = Requests { call: "prctl", key: Key::Arg(0), rest: 1, rows: &[PROCESS] };
+pub(crate) static PRCTL: Requests = Requests { call: "prctl", key: Key::Arg(0), rest: 1, rows: &[PROCESS] };
 /// `arch_prctl(code, addr)`.
-pub static ARCH_PRCTL: Requests = Requests { call: "arch_prctl", key: Key::Arg(0), rest: 1, rows: &[ARCH] };
+pub(crate) static ARCH_PRCTL: Requests =
+    Requests { call: "arch_prctl", key: Key::Arg(0), rest: 1, rows: &[ARCH] };
 /// `seccomp(operation, flags, args)`.
-pub static SECCOMP: Requests = Requests { call: "seccomp", key: Key::Arg(0), rest: 2, rows: &[FILTERS] };
+pub(crate) static SECCOMP: Requests =
+    Requests { call: "seccomp", key: Key::Arg(0), rest: 2, rows: &[FILTERS] };
 /// `ptrace(request, pid, addr, data)`.
-pub static PTRACE: Requests = Requests { call: "ptrace", key: Key::Arg(0), rest: 1, rows: &[TRACING] };
+pub(crate) static PTRACE: Requests = Requests { call: "ptrace", key: Key::Arg(0), rest: 1, rows: &[TRACING] };
 /// `modify_ldt(func, ptr, size)`.
-pub static MODIFY_LDT: Requests = Requests { call: "modify_ldt", key: Key::Arg(0), rest: 1, rows: &[SEGMENTS] };
+pub(crate) static MODIFY_LDT: Requests =
+    Requests { call: "modify_ldt", key: Key::Arg(0), rest: 1, rows: &[SEGMENTS] };
 
 const FILE: &[Request] = &[
     req(0, "F_DUPFD", &[int("arg")]),
@@ -97,8 +100,10 @@ const PROCESS: &[Request] = &[
     req(32, "PR_TASK_PERF_EVENTS_ENABLE", &[]),
     req(33, "PR_MCE_KILL", &[int("what"), int("policy")]),
     req(34, "PR_MCE_KILL_GET", &[]),
-    req(35, "PR_SET_MM", &[int("what"), hex("addr")])
-        .emulate(Errno::EPERM, "the bounds of heap and arguments stay as they are; ordinary users get this error anyway"),
+    req(35, "PR_SET_MM", &[int("what"), hex("addr")]).emulate(
+        Errno::EPERM,
+        "the bounds of heap and arguments stay as they are; ordinary users get this error anyway",
+    ),
     req(36, "PR_SET_CHILD_SUBREAPER", &[int("set")]),
     req(37, "PR_GET_CHILD_SUBREAPER", &[wrote("set", INT)]),
     req(38, "PR_SET_NO_NEW_PRIVS", &[int("set")]).class(Class::Answer(Answer::SetNoNewPrivs)),
@@ -106,8 +111,10 @@ const PROCESS: &[Request] = &[
     req(40, "PR_GET_TID_ADDRESS", &[wrote("addr", POINTER)]),
     req(41, "PR_SET_THP_DISABLE", &[int("set")]),
     req(42, "PR_GET_THP_DISABLE", &[]),
-    req(43, "PR_MPX_ENABLE_MANAGEMENT", &[]).emulate(Errno::EINVAL, "the processor feature is gone from Linux"),
-    req(44, "PR_MPX_DISABLE_MANAGEMENT", &[]).emulate(Errno::EINVAL, "the processor feature is gone from Linux"),
+    req(43, "PR_MPX_ENABLE_MANAGEMENT", &[])
+        .emulate(Errno::EINVAL, "the processor feature is gone from Linux"),
+    req(44, "PR_MPX_DISABLE_MANAGEMENT", &[])
+        .emulate(Errno::EINVAL, "the processor feature is gone from Linux"),
     req(45, "PR_SET_FP_MODE", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(46, "PR_GET_FP_MODE", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(47, "PR_CAP_AMBIENT", &[int("what"), int("cap")]),

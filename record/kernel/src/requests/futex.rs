@@ -6,7 +6,8 @@ use crate::structs::*;
 use crate::table::build::*;
 
 /// `futex(uaddr, op, val, timeout, uaddr2, val3)`, `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` aside.
-pub static FUTEX: Requests = Requests { call: "futex", key: Key::Masked(1, 0x7f), rest: 2, rows: &[ROWS] };
+pub(crate) static FUTEX: Requests =
+    Requests { call: "futex", key: Key::Masked(1, 0x7f), rest: 2, rows: &[ROWS] };
 
 /// A lock word that the kernel changes, even where the call fails.
 const ROWS: &[Request] = &[
@@ -18,13 +19,20 @@ const ROWS: &[Request] = &[
     req(6, "FUTEX_LOCK_PI", &[int("val"), read("timeout", TIMESPEC)]).waits().hand(LOCK_WORD),
     req(7, "FUTEX_UNLOCK_PI", &[]).hand(LOCK_WORD),
     req(8, "FUTEX_TRYLOCK_PI", &[]).hand(LOCK_WORD),
-    req(9, "FUTEX_WAIT_BITSET", &[uint("val"), read("timeout", TIMESPEC), hex("uaddr2"), hex("mask")]).waits(),
-    req(10, "FUTEX_WAKE_BITSET", &[int("val"), hex("timeout"), hex("uaddr2"), hex("mask")]),
-    req(11, "FUTEX_WAIT_REQUEUE_PI",
-        &[uint("val"), read("timeout", TIMESPEC), both_when("uaddr2", INT, When::Always)])
+    req(9, "FUTEX_WAIT_BITSET", &[uint("val"), read("timeout", TIMESPEC), hex("uaddr2"), hex("mask")])
         .waits(),
-    req(12, "FUTEX_CMP_REQUEUE_PI",
-        &[int("val"), int("val2"), both_when("uaddr2", INT, When::Always), uint("val3")]),
+    req(10, "FUTEX_WAKE_BITSET", &[int("val"), hex("timeout"), hex("uaddr2"), hex("mask")]),
+    req(
+        11,
+        "FUTEX_WAIT_REQUEUE_PI",
+        &[uint("val"), read("timeout", TIMESPEC), both_when("uaddr2", INT, When::Always)],
+    )
+    .waits(),
+    req(
+        12,
+        "FUTEX_CMP_REQUEUE_PI",
+        &[int("val"), int("val2"), both_when("uaddr2", INT, When::Always), uint("val3")],
+    ),
     req(13, "FUTEX_LOCK_PI2", &[int("val"), read("timeout", TIMESPEC)]).waits().hand(LOCK_WORD),
 ];
 

@@ -10,7 +10,7 @@ use crate::structs::*;
 use crate::table::build::*;
 
 /// `ioctl(fd, request, argp)`.
-pub static IOCTL: Requests = Requests { call: "ioctl", key: Key::Arg(1), rest: 2, rows: &[ROWS] };
+pub(crate) static IOCTL: Requests = Requests { call: "ioctl", key: Key::Arg(1), rest: 2, rows: &[ROWS] };
 
 const ROWS: &[Request] = &[
     // Terminals (ioctl_tty(2)).
@@ -128,7 +128,8 @@ const ROWS: &[Request] = &[
     req(0x8970, "SIOCGIFMAP", &[both("argp", IFREQ)]),
     req(0x8947, "SIOCGMIIPHY", &[both("argp", IFREQ)]),
     req(0x8948, "SIOCGMIIREG", &[both("argp", IFREQ)]),
-    req(0x8946, "SIOCETHTOOL", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, "its commands fill structures of their own"),
+    req(0x8946, "SIOCETHTOOL", &[hex("argp")])
+        .emulate(Errno::EOPNOTSUPP, "its commands fill structures of their own"),
     req(0x8b01, "SIOCGIWNAME", &[both("argp", IFREQ)]),
     // Files and file systems (ioctl_iflags(2), ioctl_fiemap(2), ioctl_ficlone(2)).
     req(0x80086601, "FS_IOC_GETFLAGS", &[wrote("argp", INT)]),
@@ -146,7 +147,10 @@ const ROWS: &[Request] = &[
     req(0x1, "FIBMAP", &[both("argp", INT)]),
     req(0x40049409, "FICLONE", &[fd("fd")]).changes(0),
     req(0x4020940d, "FICLONERANGE", &[read("argp", FICLONE_RANGE)]).changes(0),
-    req(0xc0189436, "FIDEDUPERANGE", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, "sharing blocks is an economy of the file system that programs do without"),
+    req(0xc0189436, "FIDEDUPERANGE", &[hex("argp")]).emulate(
+        Errno::EOPNOTSUPP,
+        "sharing blocks is an economy of the file system that programs do without",
+    ),
     req(0xc0045877, "FIFREEZE", &[]),
     req(0xc0045878, "FITHAW", &[]),
     req(0xc0185879, "FITRIM", &[both("argp", FSTRIM_RANGE)]),
@@ -155,8 +159,12 @@ const ROWS: &[Request] = &[
     req(0x80047213, "FAT_IOCTL_GET_VOLUME_ID", &[wrote("argp", UINT)]),
     req(0x8004f50c, "F2FS_IOC_GET_FEATURES", &[wrote("argp", UINT)]),
     req(0x8004e500, "FUSE_DEV_IOC_CLONE", &[read("argp", UINT)]),
-    req(0xc0686611, "PROCMAP_QUERY", &[hex("argp")]).emulate(Errno::ENOTTY, "it would show mappings of the recorder; programs read the maps file instead"),
-    req(0xc0606610, "PAGEMAP_SCAN", &[hex("argp")]).emulate(Errno::ENOTTY, "page states are the recorder's as much as the program's"),
+    req(0xc0686611, "PROCMAP_QUERY", &[hex("argp")]).emulate(
+        Errno::ENOTTY,
+        "it would show mappings of the recorder; programs read the maps file instead",
+    ),
+    req(0xc0606610, "PAGEMAP_SCAN", &[hex("argp")])
+        .emulate(Errno::ENOTTY, "page states are the recorder's as much as the program's"),
     // Namespaces (ioctl_ns(2)).
     req(0xb701, "NS_GET_USERNS", &[]),
     req(0xb702, "NS_GET_PARENT", &[]),
@@ -253,7 +261,9 @@ const ROWS: &[Request] = &[
     req(0x400454cc, "TUNSETOWNER", &[int("arg")]),
     req(0x400454ce, "TUNSETGROUP", &[int("arg")]),
     // Devices that share memory with the kernel.
-    req(0xae00, "KVM_GET_API_VERSION", &[int("arg")]).refused("a virtual machine runs outside what is recorded"),
+    req(0xae00, "KVM_GET_API_VERSION", &[int("arg")])
+        .refused("a virtual machine runs outside what is recorded"),
     req(0xae01, "KVM_CREATE_VM", &[int("arg")]).refused("a virtual machine runs outside what is recorded"),
-    req(0xc0406400, "DRM_IOCTL_VERSION", &[hex("argp")]).refused("graphics devices share memory with the program"),
+    req(0xc0406400, "DRM_IOCTL_VERSION", &[hex("argp")])
+        .refused("graphics devices share memory with the program"),
 ];

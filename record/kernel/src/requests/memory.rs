@@ -7,21 +7,24 @@ use crate::structs::*;
 use crate::table::build::*;
 
 /// `madvise(addr, length, advice)`.
-pub static MADVISE: Requests = Requests { call: "madvise", key: Key::Arg(2), rest: 3, rows: &[ADVICE] };
+pub(crate) static MADVISE: Requests =
+    Requests { call: "madvise", key: Key::Arg(2), rest: 3, rows: &[ADVICE] };
 /// `semctl(id, semnum, cmd, arg)`.
-pub static SEMCTL: Requests = Requests { call: "semctl", key: Key::Arg(2), rest: 3, rows: &[SEM] };
+pub(crate) static SEMCTL: Requests = Requests { call: "semctl", key: Key::Arg(2), rest: 3, rows: &[SEM] };
 /// `shmctl(id, cmd, buf)`.
-pub static SHMCTL: Requests = Requests { call: "shmctl", key: Key::Arg(1), rest: 2, rows: &[SHM] };
+pub(crate) static SHMCTL: Requests = Requests { call: "shmctl", key: Key::Arg(1), rest: 2, rows: &[SHM] };
 /// `msgctl(id, cmd, buf)`.
-pub static MSGCTL: Requests = Requests { call: "msgctl", key: Key::Arg(1), rest: 2, rows: &[MSG] };
+pub(crate) static MSGCTL: Requests = Requests { call: "msgctl", key: Key::Arg(1), rest: 2, rows: &[MSG] };
 /// `keyctl(operation, ...)`.
-pub static KEYCTL: Requests = Requests { call: "keyctl", key: Key::Arg(0), rest: 1, rows: &[KEYS] };
+pub(crate) static KEYCTL: Requests = Requests { call: "keyctl", key: Key::Arg(0), rest: 1, rows: &[KEYS] };
 /// `quotactl(cmd, special, id, addr)`; the quota type in the low byte of `cmd` is left out.
-pub static QUOTACTL: Requests = Requests { call: "quotactl", key: Key::Shifted(0, 8), rest: 3, rows: &[QUOTA] };
+pub(crate) static QUOTACTL: Requests =
+    Requests { call: "quotactl", key: Key::Shifted(0, 8), rest: 3, rows: &[QUOTA] };
 /// `quotactl_fd(fd, cmd, id, addr)`.
-pub static QUOTACTL_FD: Requests = Requests { call: "quotactl_fd", key: Key::Shifted(1, 8), rest: 3, rows: &[QUOTA] };
+pub(crate) static QUOTACTL_FD: Requests =
+    Requests { call: "quotactl_fd", key: Key::Shifted(1, 8), rest: 3, rows: &[QUOTA] };
 /// `syslog(type, buf, len)`.
-pub static SYSLOG: Requests = Requests { call: "syslog", key: Key::Arg(0), rest: 1, rows: &[LOG] };
+pub(crate) static SYSLOG: Requests = Requests { call: "syslog", key: Key::Arg(0), rest: 1, rows: &[LOG] };
 
 const GUARD: &str = "guard pages are not modelled; programs fall back to mprotect";
 const POISON: &str = "it takes memory away from the machine";
@@ -32,7 +35,9 @@ const ADVICE: &[Request] = &[
     req(2, "MADV_SEQUENTIAL", &[]),
     req(3, "MADV_WILLNEED", &[]),
     req(4, "MADV_DONTNEED", &[]).map(MapCall::Discard),
-    req(8, "MADV_FREE", &[]).map(MapCall::DiscardLater).partial("pages are dropped at once, as by MADV_DONTNEED"),
+    req(8, "MADV_FREE", &[])
+        .map(MapCall::DiscardLater)
+        .partial("pages are dropped at once, as by MADV_DONTNEED"),
     req(9, "MADV_REMOVE", &[])
         .map(MapCall::Discard)
         .partial("other mappings of the same file are not seen to change"),

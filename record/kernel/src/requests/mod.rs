@@ -13,11 +13,11 @@ mod sockopt;
 use crate::errno::Errno;
 use crate::row::{Arg, Class, Effect, Hand, MapCall, Support};
 
-pub use control::{ARCH_PRCTL, FCNTL, MODIFY_LDT, PRCTL, PTRACE, SECCOMP};
-pub use futex::FUTEX;
-pub use ioctl::IOCTL;
-pub use memory::{KEYCTL, MADVISE, MSGCTL, QUOTACTL, QUOTACTL_FD, SEMCTL, SHMCTL, SYSLOG};
-pub use sockopt::{GETSOCKOPT, SETSOCKOPT};
+pub(crate) use control::{ARCH_PRCTL, FCNTL, MODIFY_LDT, PRCTL, PTRACE, SECCOMP};
+pub(crate) use futex::FUTEX;
+pub(crate) use ioctl::IOCTL;
+pub(crate) use memory::{KEYCTL, MADVISE, MSGCTL, QUOTACTL, QUOTACTL_FD, SEMCTL, SHMCTL, SYSLOG};
+pub(crate) use sockopt::{GETSOCKOPT, SETSOCKOPT};
 
 /// All tables, in the order of the coverage page.
 pub static ALL: [&Requests; 18] = [

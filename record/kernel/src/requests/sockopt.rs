@@ -6,9 +6,11 @@
 use super::{Key, Request, Requests, request as req};
 
 /// `getsockopt(fd, level, name, value, len)`.
-pub static GETSOCKOPT: Requests = Requests { call: "getsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[GET_ONLY, ROWS] };
+pub(crate) static GETSOCKOPT: Requests =
+    Requests { call: "getsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[GET_ONLY, ROWS] };
 /// `setsockopt(fd, level, name, value, len)`.
-pub static SETSOCKOPT: Requests = Requests { call: "setsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[ROWS] };
+pub(crate) static SETSOCKOPT: Requests =
+    Requests { call: "setsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[ROWS] };
 
 const fn opt(level: u64, name: u64, label: &'static str) -> Request {
     req(level << 32 | name, label, &[])
@@ -19,11 +21,14 @@ const GET_ONLY: &[Request] =
 
 const ROWS: &[Request] = &[
     // Memory shared with the kernel.
-    req(0x107_0000_0005, "PACKET_RX_RING", &[]).refused("the kernel would fill the ring while the program runs"),
-    req(0x107_0000_000d, "PACKET_TX_RING", &[]).refused("the kernel would fill the ring while the program runs"),
+    req(0x107_0000_0005, "PACKET_RX_RING", &[])
+        .refused("the kernel would fill the ring while the program runs"),
+    req(0x107_0000_000d, "PACKET_TX_RING", &[])
+        .refused("the kernel would fill the ring while the program runs"),
     req(0x11b_0000_0002, "XDP_RX_RING", &[]).refused("the kernel would fill the ring while the program runs"),
     req(0x11b_0000_0003, "XDP_TX_RING", &[]).refused("the kernel would fill the ring while the program runs"),
-    req(0x11b_0000_0004, "XDP_UMEM_REG", &[]).refused("the kernel would fill the ring while the program runs"),
+    req(0x11b_0000_0004, "XDP_UMEM_REG", &[])
+        .refused("the kernel would fill the ring while the program runs"),
     // SOL_SOCKET
     opt(1, 1, "SO_DEBUG"),
     opt(1, 2, "SO_REUSEADDR"),

@@ -20,7 +20,10 @@ pub(super) const ROWS: &[Row] = &[
     row(8, "lseek", &[fd("fd"), long("offset"), flags("whence", &SEEK)]),
     row(16, "ioctl", &[fd("fd"), request("request"), hex("argp")]).waits().requests(&IOCTL),
     row(17, "pread64", &[fd("fd"), out("buf", Size::Result(2)), uint("count"), long("offset")]).waits(),
-    row(18, "pwrite64", &[fd("fd"), input("buf", Size::Arg(2)), uint("count"), long("offset")]).waits().changes(0).sends(),
+    row(18, "pwrite64", &[fd("fd"), input("buf", Size::Arg(2)), uint("count"), long("offset")])
+        .waits()
+        .changes(0)
+        .sends(),
     row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits(),
     row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends(),
     row(21, "access", &[path("path"), flags("mode", &ACCESS)]),
@@ -62,9 +65,21 @@ pub(super) const ROWS: &[Row] = &[
     row(138, "fstatfs", &[fd("fd"), wrote("buf", STATFS)]),
     row(162, "sync", &[]),
     row(187, "readahead", &[fd("fd"), long("offset"), uint("count")]),
-    row(188, "setxattr", &[path("path"), text("name"), input("value", Size::Arg(3)), uint("size"), flags("flags", &XATTR)]),
-    row(189, "lsetxattr", &[path("path"), text("name"), input("value", Size::Arg(3)), uint("size"), flags("flags", &XATTR)]),
-    row(190, "fsetxattr", &[fd("fd"), text("name"), input("value", Size::Arg(3)), uint("size"), flags("flags", &XATTR)]),
+    row(
+        188,
+        "setxattr",
+        &[path("path"), text("name"), input("value", Size::Arg(3)), uint("size"), flags("flags", &XATTR)],
+    ),
+    row(
+        189,
+        "lsetxattr",
+        &[path("path"), text("name"), input("value", Size::Arg(3)), uint("size"), flags("flags", &XATTR)],
+    ),
+    row(
+        190,
+        "fsetxattr",
+        &[fd("fd"), text("name"), input("value", Size::Arg(3)), uint("size"), flags("flags", &XATTR)],
+    ),
     row(191, "getxattr", &[path("path"), text("name"), out("value", Size::Result(3)), uint("size")]),
     row(192, "lgetxattr", &[path("path"), text("name"), out("value", Size::Result(3)), uint("size")]),
     row(193, "fgetxattr", &[fd("fd"), text("name"), out("value", Size::Result(3)), uint("size")]),
@@ -77,7 +92,8 @@ pub(super) const ROWS: &[Row] = &[
     row(217, "getdents64", &[fd("fd"), out("dirents", Size::Result(2)), uint("count")]),
     row(221, "fadvise64", &[fd("fd"), long("offset"), uint("len"), flags("advice", &FADVISE)]),
     row(235, "utimes", &[path("path"), read("times", TWO_TIMEVALS)]),
-    row(257, "openat", &[dirfd("dirfd"), path("path"), flags("flags", &OPEN), mode("mode")]).waits_unless(2, O_NONBLOCK),
+    row(257, "openat", &[dirfd("dirfd"), path("path"), flags("flags", &OPEN), mode("mode")])
+        .waits_unless(2, O_NONBLOCK),
     row(258, "mkdirat", &[dirfd("dirfd"), path("path"), mode("mode")]),
     row(259, "mknodat", &[dirfd("dirfd"), path("path"), mode("mode"), hex("dev")]),
     row(260, "fchownat", &[dirfd("dirfd"), path("path"), int("owner"), int("group"), flags("flags", &AT)]),
@@ -85,7 +101,11 @@ pub(super) const ROWS: &[Row] = &[
     row(262, "newfstatat", &[dirfd("dirfd"), path("path"), wrote("statbuf", STAT), flags("flags", &AT)]),
     row(263, "unlinkat", &[dirfd("dirfd"), path("path"), flags("flags", &UNLINK_AT)]),
     row(264, "renameat", &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new")]),
-    row(265, "linkat", &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new"), flags("flags", &AT)]),
+    row(
+        265,
+        "linkat",
+        &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new"), flags("flags", &AT)],
+    ),
     row(266, "symlinkat", &[path("target"), dirfd("newdirfd"), path("link")]),
     row(267, "readlinkat", &[dirfd("dirfd"), path("path"), out("buf", Size::Result(3)), uint("size")]),
     row(268, "fchmodat", &[dirfd("dirfd"), path("path"), mode("mode")]),
@@ -93,7 +113,14 @@ pub(super) const ROWS: &[Row] = &[
     row(
         275,
         "splice",
-        &[fd("in"), both("off_in", LOFF), fd("out"), both("off_out", LOFF), uint("len"), flags("flags", &SPLICE)],
+        &[
+            fd("in"),
+            both("off_in", LOFF),
+            fd("out"),
+            both("off_out", LOFF),
+            uint("len"),
+            flags("flags", &SPLICE),
+        ],
     )
     .waits_unless(5, 2)
     .changes(2),
@@ -107,23 +134,41 @@ pub(super) const ROWS: &[Row] = &[
     row(292, "dup3", &[fd("old"), fd("new"), flags("flags", &OPEN)]),
     row(293, "pipe2", &[wrote("fds", INT_PAIR), flags("flags", &OPEN_BITS)]),
     row(295, "preadv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits(),
-    row(296, "pwritev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits().changes(0).sends(),
+    row(296, "pwritev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")])
+        .waits()
+        .changes(0)
+        .sends(),
     row(
         303,
         "name_to_handle_at",
-        &[dirfd("dirfd"), path("path"), hex("handle"), wrote_when("mount_id", INT, When::SuccessOr(Errno::EOVERFLOW)),
-          flags("flags", &AT)],
+        &[
+            dirfd("dirfd"),
+            path("path"),
+            hex("handle"),
+            wrote_when("mount_id", INT, When::SuccessOr(Errno::EOVERFLOW)),
+            flags("flags", &AT),
+        ],
     )
     .hand(Hand::NameToHandle),
     row(304, "open_by_handle_at", &[dirfd("mount_fd"), hex("handle"), flags("flags", &OPEN)]),
     row(306, "syncfs", &[fd("fd")]),
-    row(316, "renameat2", &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new"), flags("flags", &RENAME)]),
+    row(
+        316,
+        "renameat2",
+        &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new"), flags("flags", &RENAME)],
+    ),
     row(319, "memfd_create", &[text("name"), flags("flags", &MEMFD)]),
     row(
         326,
         "copy_file_range",
-        &[fd("in"), both_when("off_in", LOFF, When::Positive), fd("out"), both_when("off_out", LOFF, When::Positive),
-          uint("len"), hex("flags")],
+        &[
+            fd("in"),
+            both_when("off_in", LOFF, When::Positive),
+            fd("out"),
+            both_when("off_out", LOFF, When::Positive),
+            uint("len"),
+            hex("flags"),
+        ],
     )
     .waits()
     .changes(2),
@@ -144,22 +189,50 @@ pub(super) const ROWS: &[Row] = &[
     row(
         332,
         "statx",
-        &[dirfd("dirfd"), path("path"), flags("flags", &AT), flags("mask", &STATX_MASK), wrote("statxbuf", STATX)],
+        &[
+            dirfd("dirfd"),
+            path("path"),
+            flags("flags", &AT),
+            flags("mask", &STATX_MASK),
+            wrote("statxbuf", STATX),
+        ],
     ),
     row(436, "close_range", &[uint("first"), uint("last"), flags("flags", &CLOSE_RANGE)]),
     row(437, "openat2", &[dirfd("dirfd"), path("path"), input("how", Size::Arg(3)), uint("size")]).waits(),
-    row(439, "faccessat2", &[dirfd("dirfd"), path("path"), flags("mode", &ACCESS), flags("flags", &AT_EACCESS)]),
-    row(451, "cachestat", &[fd("fd"), read("range", CACHESTAT_RANGE), wrote("cstat", CACHESTAT), hex("flags")]),
+    row(
+        439,
+        "faccessat2",
+        &[dirfd("dirfd"), path("path"), flags("mode", &ACCESS), flags("flags", &AT_EACCESS)],
+    ),
+    row(
+        451,
+        "cachestat",
+        &[fd("fd"), read("range", CACHESTAT_RANGE), wrote("cstat", CACHESTAT), hex("flags")],
+    ),
     row(452, "fchmodat2", &[dirfd("dirfd"), path("path"), mode("mode"), flags("flags", &AT)]),
     row(
         463,
         "setxattrat",
-        &[dirfd("dirfd"), path("path"), flags("flags", &AT), text("name"), input("args", Size::Arg(5)), uint("size")],
+        &[
+            dirfd("dirfd"),
+            path("path"),
+            flags("flags", &AT),
+            text("name"),
+            input("args", Size::Arg(5)),
+            uint("size"),
+        ],
     ),
     row(
         464,
         "getxattrat",
-        &[dirfd("dirfd"), path("path"), flags("flags", &AT), text("name"), input("args", Size::Arg(5)), uint("size")],
+        &[
+            dirfd("dirfd"),
+            path("path"),
+            flags("flags", &AT),
+            text("name"),
+            input("args", Size::Arg(5)),
+            uint("size"),
+        ],
     )
     .hand(Hand::Getxattrat),
     row(

@@ -4,7 +4,7 @@ use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
 use crate::requests::{MADVISE, SHMCTL};
-use crate::row::{Hand, MapCall, Row, Size, When};
+use crate::row::{Arg, Hand, Kind, MapCall, Row, Size, When};
 use crate::structs::*;
 
 pub(super) const ROWS: &[Row] = &[
@@ -20,11 +20,17 @@ pub(super) const ROWS: &[Row] = &[
     row(
         25,
         "mremap",
-        &[hex("old_address"), uint("old_size"), uint("new_size"), flags("flags", &MREMAP), hex("new_address")],
+        &[
+            hex("old_address"),
+            uint("old_size"),
+            uint("new_size"),
+            flags("flags", &MREMAP),
+            hex("new_address"),
+        ],
     )
     .map(MapCall::Mremap),
     row(26, "msync", &[hex("addr"), uint("length"), flags("flags", &MSYNC)]),
-    row(27, "mincore", &[hex("addr"), uint("length"), out("vec", Size::Pages(1))]),
+    row(27, "mincore", &[hex("addr"), uint("length"), MINCORE]),
     row(28, "madvise", &[hex("addr"), uint("length"), request("advice")]).requests(&MADVISE),
     row(29, "shmget", &[hex("key"), uint("size"), flags("flags", &IPC_GET)]),
     row(30, "shmat", &[int("id"), hex("addr"), flags("flags", &SHM_AT)]).map(MapCall::Shmat),
@@ -34,8 +40,12 @@ pub(super) const ROWS: &[Row] = &[
     row(150, "munlock", &[hex("addr"), uint("length")]),
     row(151, "mlockall", &[flags("flags", &MLOCKALL)]),
     row(152, "munlockall", &[]),
-    row(216, "remap_file_pages", &[hex("addr"), uint("size"), flags("prot", &PROT), uint("pgoff"), flags("flags", &MAP)])
-        .refused("nonlinear mappings are not modelled"),
+    row(
+        216,
+        "remap_file_pages",
+        &[hex("addr"), uint("size"), flags("prot", &PROT), uint("pgoff"), flags("flags", &MAP)],
+    )
+    .refused("nonlinear mappings are not modelled"),
     row(
         237,
         "mbind",
@@ -52,20 +62,23 @@ pub(super) const ROWS: &[Row] = &[
     row(
         279,
         "move_pages",
-        &[int("pid"), uint("count"), input("pages", Size::Items(1, POINTER)), input("nodes", Size::Items(1, INT)),
-          ITEMS_ALWAYS, hex("flags")],
+        &[
+            int("pid"),
+            uint("count"),
+            input("pages", Size::Items(1, POINTER)),
+            input("nodes", Size::Items(1, INT)),
+            MOVED,
+            hex("flags"),
+        ],
     ),
     row(325, "mlock2", &[hex("addr"), uint("length"), hex("flags")]),
-    row(329, "pkey_mprotect", &[hex("addr"), uint("length"), flags("prot", &PROT), int("pkey")]).map(MapCall::Mprotect),
+    row(329, "pkey_mprotect", &[hex("addr"), uint("length"), flags("prot", &PROT), int("pkey")])
+        .map(MapCall::Mprotect),
     row(330, "pkey_alloc", &[hex("flags"), hex("access_rights")])
         .emulate(Errno::ENOSPC, "protection keys are not recorded: there is never a free one"),
     row(331, "pkey_free", &[int("pkey")]),
-    row(
-        440,
-        "process_madvise",
-        &[fd("pidfd"), iov_in("iov", 2), uint("count"), int("advice"), hex("flags")],
-    )
-    .emulate(Errno::ENOSYS, "advice for another process could drop its memory unseen"),
+    row(440, "process_madvise", &[fd("pidfd"), iov_in("iov", 2), uint("count"), int("advice"), hex("flags")])
+        .emulate(Errno::ENOSYS, "advice for another process could drop its memory unseen"),
     row(447, "memfd_secret", &[hex("flags")]).emulate(Errno::ENOSYS, "a tracer cannot read such memory"),
     row(448, "process_mrelease", &[fd("pidfd"), hex("flags")]),
     row(450, "set_mempolicy_home_node", &[hex("start"), uint("length"), uint("home_node"), hex("flags")]),
@@ -74,5 +87,7 @@ pub(super) const ROWS: &[Row] = &[
     row(462, "mseal", &[hex("addr"), uint("length"), hex("flags")]),
 ];
 
-const ITEMS_ALWAYS: crate::row::Arg =
-    crate::row::Arg { name: "status", kind: crate::row::Kind::Out(Size::Items(1, INT), When::Always) };
+/// Filled as far as the kernel came, even where it then fails.
+const MINCORE: Arg = Arg { name: "vec", kind: Kind::Out(Size::Pages(1), When::Always) };
+/// Likewise.
+const MOVED: Arg = Arg { name: "status", kind: Kind::Out(Size::Items(1, INT), When::Always) };

@@ -24,16 +24,36 @@ pub(super) const ROWS: &[Row] = &[
         .partial("packet rings and AF_XDP share memory with the kernel: their options are refused"),
     row(42, "connect", &[fd("fd"), input("addr", Size::Arg(2)), uint("addrlen")]).waits(),
     row(43, "accept", &[fd("fd"), address("addr", 2), length_when_address("addrlen", 1)]).waits(),
-    row(44, "sendto",
-        &[fd("fd"), input("buf", Size::Arg(2)), uint("len"), flags("flags", &MSG), input("addr", Size::Arg(5)),
-          uint("addrlen")])
-        .waits_unless(3, MSG_DONTWAIT)
+    row(
+        44,
+        "sendto",
+        &[
+            fd("fd"),
+            input("buf", Size::Arg(2)),
+            uint("len"),
+            flags("flags", &MSG),
+            input("addr", Size::Arg(5)),
+            uint("addrlen"),
+        ],
+    )
+    .waits_unless(3, MSG_DONTWAIT)
+    .sends(),
+    row(
+        45,
+        "recvfrom",
+        &[
+            fd("fd"),
+            out("buf", Size::Result(2)),
+            uint("len"),
+            flags("flags", &MSG),
+            address("addr", 5),
+            length_when_address("addrlen", 4),
+        ],
+    )
+    .waits_unless(3, MSG_DONTWAIT),
+    row(46, "sendmsg", &[fd("fd"), msg_in("msg"), flags("flags", &MSG)])
+        .waits_unless(2, MSG_DONTWAIT)
         .sends(),
-    row(45, "recvfrom",
-        &[fd("fd"), out("buf", Size::Result(2)), uint("len"), flags("flags", &MSG), address("addr", 5),
-          length_when_address("addrlen", 4)])
-        .waits_unless(3, MSG_DONTWAIT),
-    row(46, "sendmsg", &[fd("fd"), msg_in("msg"), flags("flags", &MSG)]).waits_unless(2, MSG_DONTWAIT).sends(),
     row(47, "recvmsg", &[fd("fd"), msg_out("msg"), flags("flags", &MSG)])
         .waits_unless(2, MSG_DONTWAIT)
         .hand(Hand::Recvmsg),
@@ -42,20 +62,36 @@ pub(super) const ROWS: &[Row] = &[
     row(50, "listen", &[fd("fd"), int("backlog")]),
     row(51, "getsockname", &[fd("fd"), address("addr", 2), length("addrlen")]),
     row(52, "getpeername", &[fd("fd"), address("addr", 2), length("addrlen")]),
-    row(53, "socketpair",
-        &[flags("domain", &SOCK_DOMAIN), flags("type", &SOCK_TYPE), int("protocol"), wrote("fds", INT_PAIR)]),
-    row(54, "setsockopt",
-        &[fd("fd"), flags("level", &SOCK_LEVEL), request("name"), input("value", Size::Arg(4)), uint("len")])
-        .requests(&SETSOCKOPT),
-    row(55, "getsockopt",
-        &[fd("fd"), flags("level", &SOCK_LEVEL), request("name"), out("value", Size::Length(4)),
-          both_when("len", UINT, When::SuccessOr(Errno::ERANGE))])
-        .requests(&GETSOCKOPT),
-    row(288, "accept4",
-        &[fd("fd"), address("addr", 2), length_when_address("addrlen", 1), flags("flags", &SOCK_FLAGS)])
-        .waits(),
-    row(299, "recvmmsg",
-        &[fd("fd"), hex("msgvec"), uint("vlen"), flags("flags", &MSG), hex("timeout")])
+    row(
+        53,
+        "socketpair",
+        &[flags("domain", &SOCK_DOMAIN), flags("type", &SOCK_TYPE), int("protocol"), wrote("fds", INT_PAIR)],
+    ),
+    row(
+        54,
+        "setsockopt",
+        &[fd("fd"), flags("level", &SOCK_LEVEL), request("name"), input("value", Size::Arg(4)), uint("len")],
+    )
+    .requests(&SETSOCKOPT),
+    row(
+        55,
+        "getsockopt",
+        &[
+            fd("fd"),
+            flags("level", &SOCK_LEVEL),
+            request("name"),
+            out("value", Size::Length(4)),
+            both_when("len", UINT, When::SuccessOr(Errno::ERANGE)),
+        ],
+    )
+    .requests(&GETSOCKOPT),
+    row(
+        288,
+        "accept4",
+        &[fd("fd"), address("addr", 2), length_when_address("addrlen", 1), flags("flags", &SOCK_FLAGS)],
+    )
+    .waits(),
+    row(299, "recvmmsg", &[fd("fd"), hex("msgvec"), uint("vlen"), flags("flags", &MSG), hex("timeout")])
         .waits_unless(3, MSG_DONTWAIT)
         .hand(Hand::Recvmmsg),
     row(307, "sendmmsg", &[fd("fd"), hex("msgvec"), uint("vlen"), flags("flags", &MSG)])

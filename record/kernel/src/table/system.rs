@@ -17,7 +17,8 @@ pub(super) const ROWS: &[Row] = &[
     row(153, "vhangup", &[]),
     row(155, "pivot_root", &[path("new_root"), path("put_old")]).refused("namespaces are not followed"),
     row(156, "_sysctl", &[hex("args")]).absent(),
-    row(161, "chroot", &[path("path")]).partial("files are kept by what is open, their names are those inside the new root"),
+    row(161, "chroot", &[path("path")])
+        .partial("files are kept by what is open, their names are those inside the new root"),
     row(163, "acct", &[path("filename")]),
     row(165, "mount", &[path("source"), path("target"), text("type"), hex("flags"), hex("data")]),
     row(166, "umount2", &[path("target"), hex("flags")]),
@@ -27,7 +28,8 @@ pub(super) const ROWS: &[Row] = &[
     row(170, "sethostname", &[input("name", Size::Arg(1)), uint("len")]),
     row(171, "setdomainname", &[input("name", Size::Arg(1)), uint("len")]),
     row(174, "create_module", &[]).absent(),
-    row(175, "init_module", &[input("module", Size::Arg(1)), uint("len"), text("params")]).refused(PRIVILEGED),
+    row(175, "init_module", &[input("module", Size::Arg(1)), uint("len"), text("params")])
+        .refused(PRIVILEGED),
     row(176, "delete_module", &[text("name"), hex("flags")]).refused(PRIVILEGED),
     row(177, "get_kernel_syms", &[]).absent(),
     row(178, "query_module", &[]).absent(),
@@ -40,14 +42,19 @@ pub(super) const ROWS: &[Row] = &[
     row(185, "security", &[]).absent(),
     row(212, "lookup_dcookie", &[]).absent(),
     row(236, "vserver", &[]).absent(),
-    row(246, "kexec_load", &[hex("entry"), uint("segments"), hex("segment"), hex("flags")]).refused(PRIVILEGED),
+    row(246, "kexec_load", &[hex("entry"), uint("segments"), hex("segment"), hex("flags")])
+        .refused(PRIVILEGED),
     row(298, "perf_event_open", &[hex("attr"), int("pid"), int("cpu"), fd("group_fd"), hex("flags")])
         .emulate(Errno::EACCES, "counters and their ring buffers are not recorded"),
     row(313, "finit_module", &[fd("fd"), text("params"), hex("flags")]).refused(PRIVILEGED),
-    row(318, "getrandom", &[out("buf", Size::Result(1)), uint("len"), flags("flags", &GETRANDOM)]).waits_unless(2, 1),
-    row(320, "kexec_file_load",
-        &[fd("kernel"), fd("initrd"), uint("cmdline_len"), text("cmdline"), hex("flags")])
-        .refused(PRIVILEGED),
+    row(318, "getrandom", &[out("buf", Size::Result(1)), uint("len"), flags("flags", &GETRANDOM)])
+        .waits_unless(2, 1),
+    row(
+        320,
+        "kexec_file_load",
+        &[fd("kernel"), fd("initrd"), uint("cmdline_len"), text("cmdline"), hex("flags")],
+    )
+    .refused(PRIVILEGED),
     row(321, "bpf", &[int("cmd"), hex("attr"), uint("size")])
         .emulate(Errno::EPERM, "programs in the kernel could write this one's memory"),
     row(335, "uretprobe", &[]).emulate(Errno::ENOSYS, "only a probe's own trampoline may call it"),
@@ -58,17 +65,28 @@ pub(super) const ROWS: &[Row] = &[
     row(431, "fsconfig", &[fd("fd"), hex("cmd"), text("key"), hex("value"), int("aux")]),
     row(432, "fsmount", &[fd("fs_fd"), hex("flags"), hex("attr_flags")]),
     row(433, "fspick", &[dirfd("dirfd"), path("path"), hex("flags")]),
-    row(442, "mount_setattr", &[dirfd("dirfd"), path("path"), hex("flags"), input("attr", Size::Arg(4)), uint("size")]),
+    row(
+        442,
+        "mount_setattr",
+        &[dirfd("dirfd"), path("path"), hex("flags"), input("attr", Size::Arg(4)), uint("size")],
+    ),
     row(443, "quotactl_fd", &[fd("fd"), request("cmd"), int("id"), hex("addr")]).requests(&QUOTACTL_FD),
     row(444, "landlock_create_ruleset", &[input("attr", Size::Arg(1)), uint("size"), hex("flags")]),
     row(445, "landlock_add_rule", &[fd("ruleset"), int("type"), hex("attr"), hex("flags")]),
     row(446, "landlock_restrict_self", &[fd("ruleset"), hex("flags")]),
     row(457, "statmount", &[hex("req"), out("buf", Size::Arg(2)), uint("bufsize"), hex("flags")])
         .partial("the whole buffer counts as written"),
-    row(458, "listmount", &[hex("req"), out("ids", Size::ResultItems(2, ULONG)), uint("count"), hex("flags")]),
+    row(
+        458,
+        "listmount",
+        &[hex("req"), out("ids", Size::ResultItems(2, ULONG)), uint("count"), hex("flags")],
+    ),
     row(459, "lsm_get_self_attr", &[uint("attr"), hex("ctx"), hex("size"), hex("flags")]).hand(Hand::LsmAttr),
     row(460, "lsm_set_self_attr", &[uint("attr"), input("ctx", Size::Arg(2)), uint("size"), hex("flags")]),
     row(461, "lsm_list_modules", &[hex("ids"), hex("size"), hex("flags")]).hand(Hand::LsmModules),
-    row(467, "open_tree_attr",
-        &[dirfd("dirfd"), path("path"), hex("flags"), input("attr", Size::Arg(4)), uint("size")]),
+    row(
+        467,
+        "open_tree_attr",
+        &[dirfd("dirfd"), path("path"), hex("flags"), input("attr", Size::Arg(4)), uint("size")],
+    ),
 ];
