@@ -36,6 +36,9 @@ pub(crate) enum Command {
     Why(Why),
     /// Open gdb inside a recording, at a moment, able to run backwards
     Gdb(Gdb),
+    /// Serve a recording to one gdb on a socket
+    #[command(hide = true)]
+    GdbServer(GdbServer),
     /// Record a small buggy program, find its culprit, and show how
     Demo(Demo),
     /// List the recordings
@@ -60,6 +63,9 @@ pub(crate) struct Record {
     /// else $XDG_DATA_HOME/backstory, else ~/.local/share/backstory]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
+    /// Compare all memory around every system call with what it should have changed (slow)
+    #[arg(long)]
+    pub(crate) paranoid: bool,
     /// Do not say where the recording went
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -166,6 +172,19 @@ pub(crate) struct Gdb {
     /// Arguments for gdb, for example -batch -ex bt
     #[arg(last = true, value_name = "GDB ARGS")]
     pub(crate) gdb_args: Vec<OsString>,
+}
+
+/// `backstory gdb-server`
+#[derive(Args, Debug)]
+pub(crate) struct GdbServer {
+    #[command(flatten)]
+    pub(crate) which: WhichOption,
+    /// Open at this moment
+    #[arg(long, value_name = "MOMENT", default_value = "@start")]
+    pub(crate) at: When,
+    /// The Unix socket to listen on
+    #[arg(value_name = "SOCKET")]
+    pub(crate) socket: PathBuf,
 }
 
 /// `backstory demo`

@@ -62,9 +62,18 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with a one-line message.
+    /// A failure with a message, of one line if it can be.
     pub(crate) fn new(class: Class, message: impl fmt::Display) -> Self {
         Self { class, message: message.to_string() }
+    }
+
+    /// The class of an error nobody classified: the system's if an I/O error is behind it, else a bug.
+    pub(crate) fn class_of(error: &anyhow::Error) -> Class {
+        match error.downcast_ref::<Self>() {
+            Some(failure) => failure.class,
+            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Class::System,
+            None => Class::Bug,
+        }
     }
 }
 
@@ -119,22 +128,16 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The class of an error nobody classified: the system's if an I/O error is behind it, else a bug.
-fn class_of(error: &anyhow::Error) -> Class {
-    match error.downcast_ref::<Failure>() {
-        Some(failure) => failure.class,
-        None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Class::System,
-        None => Class::Bug,
-    }
-}
-
 /// Reports `error` on standard error and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    let class = class_of(error);
-    eprintln!("backstory: {}", one_line(error));
+    let class = Failure::class_of(error);
+    match error.downcast_ref::<Failure>() {
+        Some(failure) => eprintln!("backstory: {failure}"),
+        None => eprintln!("backstory: {}", one_line(error)),
+    }
     if class == Class::Bug {
         eprintln!(
             "backstory: this is a bug of Backstory {}; please report it with the line above and, if you can, the trace",
@@ -164,12 +167,12 @@ mod tests {
         let io = std::io::Error::other("no space left");
         let error = Err::<(), _>(io).context("cannot write x").class(Class::System).expect_err("fails");
         assert_eq!(one_line(&error), "cannot write x: no space left");
-        assert_eq!(class_of(&error), Class::System);
+        assert_eq!(Failure::class_of(&error), Class::System);
     }
 
     #[test]
     fn unclassified_errors_are_the_systems_or_ours() {
-        assert_eq!(class_of(&anyhow::Error::from(std::io::Error::other("x"))), Class::System);
-        assert_eq!(class_of(&anyhow::anyhow!("x")), Class::Bug);
+        assert_eq!(Failure::class_of(&anyhow::Error::from(std::io::Error::other("x"))), Class::System);
+        assert_eq!(Failure::class_of(&anyhow::anyhow!("x")), Class::Bug);
     }
 }

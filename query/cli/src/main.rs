@@ -7,15 +7,25 @@
 //! - `exit`: exit codes and the error that carries one
 //! - `sigpipe`: writing to a pipe whose reader has gone
 //! - `traces`: finding and opening recordings
+//! - `record`, `replay`, `indexing`, `query` and `shell`, `why`, `gdb`, `demo`: a subcommand each
 //! - `manage`: `ls`, `info`, `rm`, `check`
+//! - `scratch`: temporary folders
 //! - `text`: how numbers, times and bytes are shown
 
 mod args;
 mod exit;
+mod gdb;
+mod indexing;
 mod manage;
+mod query;
+mod record;
+mod replay;
+mod scratch;
+mod shell;
 mod sigpipe;
 mod text;
 mod traces;
+mod why;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -38,6 +48,13 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Record(args) => record::record(&args),
+        Command::Replay(args) => replay::replay(&args),
+        Command::Index(args) => indexing::index(&args),
+        Command::Query(args) => query::query(&args),
+        Command::Why(args) => why::why(&args),
+        Command::Gdb(args) => gdb::gdb(&args),
+        Command::GdbServer(args) => gdb::server(&args),
         Command::Ls(args) => manage::ls(&args),
         Command::Info(args) => manage::info(&args),
         Command::Rm(args) => manage::rm(&args),

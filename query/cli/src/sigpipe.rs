@@ -31,7 +31,7 @@ static REMEMBER: extern "C" fn() = remember;
 pub(crate) fn restore_for(command: &Command) {
     let ignore = match command {
         Command::Record(_) => INHERITED_IGNORE.load(Ordering::Relaxed),
-        Command::Gdb(_) => true,
+        Command::Gdb(_) | Command::GdbServer(_) => true,
         _ => false,
     };
     let disposition = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };

@@ -1,0 +1,114 @@
+//! `gdb`: a server for the recording, and real gdb connected to it.
+//!
+//! The server is a process of its own in a process group of its own, so that Ctrl-C in the terminal reaches gdb alone and
+//! gdb decides what to interrupt.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+
+use ::gdb::{Session, SessionError, serve};
+use guest::When;
+use timeline::TimelineError;
+
+use crate::args;
+use crate::exit::{Class, Classify, Failure};
+use crate::{replay, scratch::Scratch, traces};
+
+/// `backstory gdb`
+pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
+    let gdb = find_gdb()?;
+    let dir = traces::open(args.which.trace.as_deref())?.dir().to_owned();
+    let scratch = Scratch::new("gdb")?;
+    let socket = scratch.path().join("socket");
+    let when = args.at.unwrap_or(When::Start);
+    let mut server = start_server(&dir, when, &socket)?;
+    if let Some(code) = wait_until_ready(&mut server)? {
+        return Ok(code);
+    }
+    let status = Command::new(gdb).args(gdb_arguments(&socket, &args.gdb_args)).status();
+    // The server ends when gdb's connection does.
+    let _ = server.kill();
+    let _ = server.wait();
+    Ok(exit_code(status?))
+}
+
+/// The hidden `backstory gdb-server`: says `ready` on standard output, serves one connection, and leaves.
+pub(crate) fn server(args: &args::GdbServer) -> anyhow::Result<ExitCode> {
+    let trace = traces::open(args.which.trace.as_deref())?;
+    let mut session = Session::open(&trace, args.at).class_by(class_of)?;
+    let listener = UnixListener::bind(&args.socket)?;
+    writeln!(std::io::stdout(), "ready")?;
+    let (stream, _) = listener.accept()?;
+    serve(&mut session, stream).class(Class::Bug)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find_gdb() -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join("gdb")).find(|file| file.is_file()).ok_or_else(
+        || {
+            Failure::new(
+                Class::NotFound,
+                "gdb is not in PATH: install it (for example `apt-get install gdb`)",
+            )
+            .into()
+        },
+    )
+}
+
+fn start_server(trace: &Path, when: When, socket: &Path) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("gdb-server").arg("--trace").arg(trace).arg(format!("--at={when}")).arg(socket);
+    Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?)
+}
+
+/// Waits for the server to say that it is ready; its exit code if it fails (it has said why).
+fn wait_until_ready(server: &mut Child) -> anyhow::Result<Option<ExitCode>> {
+    let mut line = String::new();
+    if let Some(stdout) = server.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim() == "ready" {
+        return Ok(None);
+    }
+    Ok(Some(exit_code(server.wait()?)))
+}
+
+/// What gdb is told before the user's own arguments are.
+fn gdb_arguments(socket: &Path, user: &[OsString]) -> Vec<OsString> {
+    let before = [
+        "set sysroot target:",
+        "set remotetimeout 3600",
+        "set debuginfod enabled off",
+        // A recording does not change: gdb says so itself, before it asks us.
+        "set may-write-registers off",
+        "set may-write-memory off",
+        "set confirm off",
+    ];
+    let connect = format!("target remote {}", socket.display());
+    let mut arguments: Vec<OsString> = vec!["-q".into()];
+    let mut add = |flag: &str, command: &str| arguments.extend([flag.into(), command.into()]);
+    before.iter().for_each(|command| add("-iex", command));
+    add("-ex", &connect);
+    arguments.extend(user.iter().cloned());
+    arguments
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX))
+}
+
+fn class_of(error: &anyhow::Error) -> Class {
+    match error.downcast_ref::<SessionError>() {
+        Some(SessionError::Timeline(TimelineError::When(_) | TimelineError::OutOfRange { .. })) => {
+            Class::Input
+        }
+        Some(SessionError::Read(_)) => Class::Trace,
+        _ => replay::class_of(error),
+    }
+}

@@ -1,0 +1,86 @@
+//! `record`: where the trace goes, what is said about it, and whose exit status is returned.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use recorder::{ErrorClass, Options, Outcome};
+use trace::Trace;
+
+use crate::args::Record;
+use crate::exit::{Class, Classify, Failure};
+use crate::text;
+
+/// `backstory record`
+pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
+    let output = match &args.output {
+        Some(dir) => dir.clone(),
+        None => fresh_folder(args.command.first().map(|name| name.to_string_lossy()).as_deref())?,
+    };
+    let outcome = run(args.command.clone(), &output, args.paranoid)?;
+    if !args.quiet {
+        eprintln!("backstory: {}", summary(&outcome.trace));
+    }
+    finish(&outcome)
+}
+
+/// Records `command` to `output`, and makes that the latest recording.
+pub(crate) fn run(
+    command: Vec<std::ffi::OsString>,
+    output: &Path,
+    paranoid: bool,
+) -> anyhow::Result<Outcome> {
+    let options = Options { command, output: output.to_owned(), paranoid };
+    let recorded = recorder::record(&options);
+    match recorded {
+        Ok(outcome) => {
+            // Only a convenience: the recording is found by its name without it.
+            if let Ok(root) = trace::root() {
+                let _ = std::fs::create_dir_all(&root).map(|()| trace::set_latest(&root, output));
+            }
+            Ok(outcome)
+        }
+        Err(error) => {
+            // Nothing was recorded: leave no empty folder behind.
+            let _ = std::fs::remove_dir(output);
+            let class = class_of(error.class());
+            Err(error).class(class)
+        }
+    }
+}
+
+/// A new folder for a recording of `program` where recordings live.
+pub(crate) fn fresh_folder(program: Option<&str>) -> anyhow::Result<PathBuf> {
+    let root = trace::root().class(Class::Input)?;
+    trace::fresh(&root, program.unwrap_or("trace")).class(Class::System)
+}
+
+fn finish(outcome: &Outcome) -> anyhow::Result<ExitCode> {
+    for line in &outcome.unexplained {
+        eprintln!("backstory: {line}");
+    }
+    if let Some(reason) = &outcome.refused {
+        return Err(Failure::new(Class::Unsupported, format!("recording stopped: {reason}")).into());
+    }
+    if !outcome.unexplained.is_empty() {
+        return Err(Failure::new(Class::Bug, "memory changed that no system call explains").into());
+    }
+    Ok(ExitCode::from(u8::try_from(outcome.exit_code & 0xff).unwrap_or(u8::MAX)))
+}
+
+/// `recorded N events to DIR`
+pub(crate) fn summary(dir: &Path) -> String {
+    match Trace::open(dir) {
+        Ok(trace) => format!("recorded {} events to {}", text::grouped(trace.len()), dir.display()),
+        Err(error) => format!("recorded to {}, which cannot be read back: {error}", dir.display()),
+    }
+}
+
+fn class_of(class: ErrorClass) -> Class {
+    match class {
+        ErrorClass::NotFound => Class::NotFound,
+        ErrorClass::NotExecutable => Class::NotExecutable,
+        ErrorClass::Input => Class::Input,
+        ErrorClass::Disk => Class::System,
+        ErrorClass::Bug => Class::Bug,
+    }
+}

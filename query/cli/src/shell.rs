@@ -1,0 +1,186 @@
+//! The interactive SQL shell: lines, history, statements over several lines, dot commands.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use tables::{Database, Format};
+
+use crate::query;
+
+const HELP: &str = "\
+SQL ends with `;` and may go over several lines. Ctrl-C drops what was typed, Ctrl-D quits.
+  .tables          the tables and views
+  .schema [TABLE]  their columns
+  .mode MODE       table, json or csv
+  .help            this
+  .quit            leave";
+
+/// Reads and answers until the end of input.
+pub(crate) fn run(database: &Database, format: Format) -> anyhow::Result<ExitCode> {
+    let mut editor = DefaultEditor::new()?;
+    let history = history_file();
+    if let Some(path) = &history {
+        // No history yet is no error.
+        let _ = editor.load_history(path);
+    }
+    println!("backstory query on {}; .help for help", database.trace().dir().display());
+    let mut session = Session { database, format, pending: String::new() };
+    loop {
+        let prompt = if session.pending.is_empty() { "backstory> " } else { "      ...> " };
+        match editor.readline(prompt) {
+            Ok(line) => {
+                let entered = session.take(&line);
+                let Some(entered) = entered else { continue };
+                let _ = editor.add_history_entry(entered.trim());
+                if session.answer(&entered) == Next::Quit {
+                    break;
+                }
+            }
+            Err(ReadlineError::Interrupted) => session.pending.clear(),
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Some(path) = &history {
+        if let Some(folder) = path.parent() {
+            let _ = std::fs::create_dir_all(folder);
+        }
+        if let Err(error) = editor.save_history(path) {
+            tracing::warn!(path = %path.display(), %error, "history not saved");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(PartialEq, Eq, Debug)]
+enum Next {
+    Go,
+    Quit,
+}
+
+struct Session<'a> {
+    database: &'a Database,
+    format: Format,
+    pending: String,
+}
+
+impl Session<'_> {
+    /// Adds a line; what is complete now, a dot command or SQL up to its `;`, is returned.
+    fn take(&mut self, line: &str) -> Option<String> {
+        complete(&mut self.pending, line)
+    }
+
+    fn answer(&mut self, entered: &str) -> Next {
+        let entered = entered.trim();
+        if !entered.starts_with('.') {
+            self.sql(entered);
+            return Next::Go;
+        }
+        let (command, argument) = entered.split_once(char::is_whitespace).unwrap_or((entered, ""));
+        match (command, argument.trim()) {
+            (".quit" | ".exit" | ".q", _) => return Next::Quit,
+            (".help" | ".h", _) => println!("{HELP}"),
+            (".tables", _) => self.sql(TABLES),
+            (".schema", "") => self.sql(&columns("")),
+            (".schema", table) => {
+                self.sql(&columns(&format!("AND t.name = '{}'", table.replace('\'', "''"))))
+            }
+            (".mode", "table") => self.format = Format::Table,
+            (".mode", "json") => self.format = Format::Json,
+            (".mode", "csv") => self.format = Format::Csv,
+            (".mode", other) => eprintln!("backstory: no mode `{other}`: table, json or csv"),
+            (other, _) => eprintln!("backstory: no command `{other}`: .help lists them"),
+        }
+        Next::Go
+    }
+
+    fn sql(&self, sql: &str) {
+        if let Err(error) = query::print(self.database, sql, self.format) {
+            eprintln!("backstory: {error}");
+        }
+    }
+}
+
+const TABLES: &str = "SELECT name, type FROM pragma_table_list \
+    WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND type <> 'shadow' ORDER BY name";
+
+/// SQL that lists the columns of tables, one row each.
+fn columns(only: &str) -> String {
+    format!(
+        "SELECT t.name AS \"table\", group_concat(c.name, ', ') AS columns FROM pragma_table_list AS t \
+         JOIN pragma_table_xinfo(t.name) AS c WHERE t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
+         AND t.type <> 'shadow' {only} GROUP BY t.name ORDER BY t.name"
+    )
+}
+
+/// Where the history is kept: `$XDG_STATE_HOME/backstory/history`, else under `~/.local/state`.
+fn history_file() -> Option<PathBuf> {
+    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = var("XDG_STATE_HOME").or_else(|| var("HOME").map(|home| home.join(".local/state")))?;
+    Some(state.join("backstory/history"))
+}
+
+/// Adds `line` to `pending`; takes out what is complete: a dot command on its own line, or text that ends with `;`
+/// outside quotes and comments.
+fn complete(pending: &mut String, line: &str) -> Option<String> {
+    if pending.is_empty() && line.trim().is_empty() {
+        return None;
+    }
+    if pending.is_empty() && line.trim_start().starts_with('.') {
+        return Some(line.to_owned());
+    }
+    if !pending.is_empty() {
+        pending.push('\n');
+    }
+    pending.push_str(line);
+    ends_statement(pending).then(|| std::mem::take(pending))
+}
+
+/// Whether the last thing in `sql`, space and comments aside, is a `;` outside quotes.
+fn ends_statement(sql: &str) -> bool {
+    let mut rest = sql;
+    let mut ended = false;
+    while let Some(first) = rest.chars().next() {
+        let skip = |end: &str, from: usize| rest[from..].find(end).map(|at| from + at + end.len());
+        let next = match first {
+            '\'' | '"' | '`' => skip(&first.to_string(), 1),
+            '[' => skip("]", 1),
+            '-' if rest.starts_with("--") => Some(rest.find('\n').unwrap_or(rest.len())),
+            '/' if rest.starts_with("/*") => skip("*/", 2),
+            _ => Some(first.len_utf8()),
+        };
+        let Some(next) = next else { return false };
+        let comment = rest.starts_with("--") || rest.starts_with("/*");
+        if !first.is_whitespace() && !comment {
+            ended = first == ';';
+        }
+        rest = &rest[next..];
+    }
+    ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(lines: &[&str], expected: &[&str]) {
+        let mut pending = String::new();
+        let got: Vec<String> = lines.iter().filter_map(|line| complete(&mut pending, line)).collect();
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn statements_end_with_a_semicolon() {
+        check(&["SELECT 1;"], &["SELECT 1;"]);
+        check(&["SELECT", "  1;", "SELECT 2; "], &["SELECT\n  1;", "SELECT 2; "]);
+        check(&["", ".help", "  .quit"], &[".help", "  .quit"]);
+        check(&["SELECT ';", "';"], &["SELECT ';\n';"]);
+        check(&["SELECT 1; -- done"], &["SELECT 1; -- done"]);
+        check(&["SELECT 1 -- no;"], &[]);
+        check(&["SELECT 1 /* ; */", ";"], &["SELECT 1 /* ; */\n;"]);
+        check(&["SELECT", ".5;"], &["SELECT\n.5;"]);
+    }
+}

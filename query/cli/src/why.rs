@@ -1,0 +1,33 @@
+//! `why`: the question from the command line, the answer as text or JSON.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use why::{Question, WhyError};
+
+use crate::args;
+use crate::exit::{Class, Classify};
+use crate::{indexing, query, replay, traces};
+
+/// `backstory why`
+pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
+    let target = args.what.parse().map_err(anyhow::Error::from).class(Class::Input)?;
+    let trace = traces::open(args.which.trace.as_deref())?;
+    indexing::ensure(&trace)?;
+    let at = args.at.map(|when| replay::resolve(&trace, when)).transpose()?;
+    let database = query::open(&trace)?;
+    let question = Question { target, size: args.size.map(u64::from), at, space: None };
+    let answer = ::why::why(&database, &question);
+    let class = match &answer {
+        Err(WhyError::Query(_)) => Class::Trace,
+        _ => Class::Input,
+    };
+    let answer = answer.class(class)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+    } else {
+        writeln!(out, "{}", answer.to_string().trim_end())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
