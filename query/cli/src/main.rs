@@ -13,6 +13,7 @@
 //! - `text`: how numbers, times and bytes are shown
 
 mod args;
+mod demo;
 mod exit;
 mod gdb;
 mod indexing;
@@ -59,7 +60,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Info(args) => manage::info(&args),
         Command::Rm(args) => manage::rm(&args),
         Command::Check(args) => manage::check(&args),
-        _ => Err(exit::Failure::new(exit::Class::System, "not built into this binary yet").into()),
+        Command::Demo(args) => demo::demo(&args),
     }
 }
 

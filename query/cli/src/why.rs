@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use why::{Question, WhyError};
+use guest::Moment;
+use trace::Trace;
+use why::{Answer, Question, WhyError};
 
 use crate::args;
 use crate::exit::{Class, Classify};
@@ -11,18 +13,10 @@ use crate::{indexing, query, replay, traces};
 
 /// `backstory why`
 pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
-    let target = args.what.parse().map_err(anyhow::Error::from).class(Class::Input)?;
     let trace = traces::open(args.which.trace.as_deref())?;
     indexing::ensure(&trace)?;
     let at = args.at.map(|when| replay::resolve(&trace, when)).transpose()?;
-    let database = query::open(&trace)?;
-    let question = Question { target, size: args.size.map(u64::from), at, space: None };
-    let answer = ::why::why(&database, &question);
-    let class = match &answer {
-        Err(WhyError::Query(_)) => Class::Trace,
-        _ => Class::Input,
-    };
-    let answer = answer.class(class)?;
+    let answer = ask(&trace, &args.what, args.size, at)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
@@ -30,4 +24,22 @@ pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
         writeln!(out, "{}", answer.to_string().trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks the index of `trace` about `what`, before `at`.
+pub(crate) fn ask(
+    trace: &Trace,
+    what: &str,
+    size: Option<u32>,
+    at: Option<Moment>,
+) -> anyhow::Result<Answer> {
+    let target = what.parse().map_err(anyhow::Error::from).class(Class::Input)?;
+    let database = query::open(trace)?;
+    let question = Question { target, size: size.map(u64::from), at, space: None };
+    let answer = ::why::why(&database, &question);
+    let class = match &answer {
+        Err(WhyError::Query(_)) => Class::Trace,
+        _ => Class::Input,
+    };
+    answer.class(class)
 }
