@@ -145,7 +145,7 @@ pub enum ExitKind {
     /// An instruction at `pc` with a result of its own each time.
     Special(Special),
     /// The instruction at `pc` raises a signal whatever the state: it was not run. (Natively rip is after an `int3`
-    /// or `int1` then, and at all others.)
+    /// or `int1` then, and at all others.) Privileged instructions are not among these: they fault in the cache.
     Raises(Signal),
     /// The block's source bytes are no longer what was translated. Nothing was run or counted.
     Stale,
@@ -192,8 +192,6 @@ pub enum Signal {
     Trap,
     /// SIGILL
     Illegal,
-    /// SIGSEGV
-    Segv,
 }
 
 /// Guest registers held in [`EnginePage::spill`](crate::EnginePage::spill) rather than in place: bit `n` is register `n` in x86

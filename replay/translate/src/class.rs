@@ -45,8 +45,6 @@ pub(crate) enum Kind {
     WriteFsBase,
     WriteGsBase,
     Xbegin,
-    Xabort,
-    Xtest,
     Refuse,
 }
 
@@ -68,9 +66,7 @@ pub fn classify(code: Code) -> Class {
         | Kind::State(_)
         | Kind::WriteFsBase
         | Kind::WriteGsBase
-        | Kind::Xbegin
-        | Kind::Xabort
-        | Kind::Xtest => Class::Emulate,
+        | Kind::Xbegin => Class::Emulate,
         Kind::Refuse => Class::Refuse,
     }
 }
@@ -90,13 +86,8 @@ fn kind_of(code: Code) -> Kind {
         return Kind::Refuse;
     }
     branch_of(code).or_else(|| special_of(code)).unwrap_or_else(|| {
-        if code.is_privileged() {
-            Kind::Raises(Signal::Segv)
-        } else if is_refused(code.mnemonic()) {
-            Kind::Refuse
-        } else {
-            Kind::Copy
-        }
+        // A privileged instruction is copied: it raises at the guest's own place.
+        if !code.is_privileged() && is_refused(code.mnemonic()) { Kind::Refuse } else { Kind::Copy }
     })
 }
 
@@ -162,10 +153,6 @@ fn special_of(code: Code) -> Option<Kind> {
             Code::Xbegin_rel32 => Kind::Xbegin,
             _ => Kind::Refuse,
         },
-        Mnemonic::Xabort => Kind::Xabort,
-        Mnemonic::Xtest => Kind::Xtest,
-        // Outside a transaction, and it is always outside one, #GP.
-        Mnemonic::Xend => Kind::Raises(Signal::Segv),
         Mnemonic::Mov
             if matches!(code, Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16) =>
         {
@@ -235,7 +222,7 @@ mod tests {
             (Code::Movsd_xmm_xmmm64, Class::Copy),
             (Code::Syscall, Class::Emulate),
             (Code::Cpuid, Class::Emulate),
-            (Code::Hlt, Class::Emulate),
+            (Code::Hlt, Class::Copy),
             (Code::INVALID, Class::Emulate),
             (Code::Fxsave_m512byte, Class::Emulate),
             (Code::Pushad, Class::Refuse),

@@ -8,7 +8,7 @@ use crate::block::{
     Address, BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
 };
 use crate::class::Kind;
-use crate::emit::{Asm, Mem, RAX, RCX};
+use crate::emit::{Asm, Mem, RCX};
 use crate::flags;
 use crate::layout::{CacheAddr, EnginePage, Layout};
 use crate::observe::Observer;
@@ -225,8 +225,6 @@ impl<'a> Generator<'a> {
         }
         self.before_stores(step);
         match step.kind {
-            Kind::Xabort => {}
-            Kind::Xtest => self.xtest(),
             Kind::State(_) => {
                 let mem = Mem::of(&step.instr);
                 self.state_start(mem);
@@ -273,15 +271,6 @@ impl<'a> Generator<'a> {
             };
             self.hot.bytes[at + offset..at + offset + 4].copy_from_slice(&disp.to_le_bytes());
         }
-    }
-
-    /// `xtest` outside a transaction: ZF is set, all others clear.
-    fn xtest(&mut self) {
-        self.spill(RAX);
-        self.hot.raw(&[0x31, 0xC0]); // xor eax, eax: OF is clear
-        self.hot.raw(&[0xB4, 0x42]); // mov ah, ZF and the bit that is always set
-        self.hot.raw(&[0x9E]); // sahf
-        self.unspill(RAX);
     }
 
     /// Keeps the engine page's copy of a segment base current.

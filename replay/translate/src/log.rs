@@ -348,5 +348,7 @@ fn bulk_body(
     record.extend_from_slice(&(len as u32).to_le_bytes());
     let from = record.len();
     record.resize(from + len.next_multiple_of(4), 0);
-    contents(GuestAddr(bulk_first(slot, start, end)), &mut record[from..from + len]);
+    if len > 0 {
+        contents(GuestAddr(bulk_first(slot, start, end)), &mut record[from..from + len]);
+    }
 }

@@ -189,13 +189,13 @@ impl Generator<'_> {
 
     fn log_address(&mut self, observer: &mut Observer, step: &Step, store: &Store, slot: u32) -> Address {
         let mem = store.before;
-        if let (Base::Rip(addr), None) = (mem.base, mem.segment)
+        if let (Base::Rip(addr), None, None) = (mem.base, mem.segment, store.bit)
             && (store.after.is_some() || matches!(store.value, Value::Fixed(_) | Value::Register(_)))
         {
             self.open_record(observer, step.pc, store);
             return Address::Fixed(addr);
         }
-        let shape = observer.shape(mem);
+        let shape = if store.bit.is_some() { None } else { observer.shape(mem) };
         // Contents that can only be had through the address need it in the record.
         let needed = store.value == Value::Memory && store.after.is_none();
         if let (Some((shape, plus)), false) = (shape, needed)
@@ -207,7 +207,10 @@ impl Generator<'_> {
         }
         let at = observer.take(8);
         self.open(observer, step.pc);
-        self.store_address(observer, mem, at);
+        match store.bit {
+            Some(bit) => self.store_bit_address(observer, mem, bit, store.size, at),
+            None => self.store_address(observer, mem, at),
+        }
         if let Some((shape, plus)) = shape {
             observer.shapes.push((shape, plus, slot));
         }
@@ -235,6 +238,44 @@ impl Generator<'_> {
             self.hot.load(pointer, next);
         }
         self.hot.store(place, work);
+    }
+
+    /// Writes the address of the element of `size` bytes that holds bit number `bit` from `mem` on. Shifts without flags: to the
+    /// left by `lea`, to the right by reading from a byte on.
+    fn store_bit_address(&mut self, observer: &Observer, mem: Mem, bit: u8, size: u32, at: u32) {
+        let (pointer, work) = (observer.pointer, observer.work);
+        let word = self.page(offset_of!(EnginePage, scratch));
+        let (high, top, shifted) = (
+            self.page(offset_of!(EnginePage, scratch) + 8),
+            self.page(offset_of!(EnginePage, scratch) + 7),
+            self.page(offset_of!(EnginePage, scratch) + 1),
+        );
+        // work: the bit number, sign-extended
+        let rex = 0x48 | work >> 3 << 2 | bit >> 3;
+        let modrm = 0xC0 | (work & 7) << 3 | bit & 7;
+        match size {
+            8 => self.hot.copy(work, bit),
+            4 => self.hot.raw(&[rex, 0x63, modrm]),
+            _ => self.hot.raw(&[rex, 0x0F, 0xBF, modrm]),
+        }
+        // The element's number is that over 16, 32 or 64: times 16, 8 or 4 over 256.
+        let scaled = |scale: u8| Mem { base: Base::None, index: Some(work), scale, ..Mem::at(0, 0) };
+        if size == 2 {
+            self.hot.lea(work, scaled(8));
+        }
+        self.hot.lea(work, scaled(if size == 2 { 2 } else { 32 / size as u8 }));
+        self.hot.store(word, work);
+        self.hot.mem(&[], true, false, &[0x0F, 0xBE], work, top, 0); // movsx work, byte [top]
+        self.hot.store(high, work);
+        self.hot.load(work, shifted);
+        match mem.base {
+            Base::Rip(addr) => self.hot.set(pointer, addr),
+            _ => self.hot.lea(pointer, mem),
+        }
+        self.hot.lea(work, Mem { index: Some(work), scale: size as u8, ..Mem::at(pointer, 0) });
+        let next = self.page(offset_of!(EnginePage, log_next));
+        self.hot.load(pointer, next);
+        self.hot.store(in_record(observer, at), work);
     }
 
     fn segment_base(&self, segment: u8) -> Mem {

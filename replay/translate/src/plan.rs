@@ -4,7 +4,7 @@ use guest::{GuestAddr, GuestRange};
 use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess};
 
 use crate::block::{ExitKind, Signal};
-use crate::class::{Kind, kind};
+use crate::class::{Class, Kind, classify, kind};
 use crate::refusal::Refusal;
 use crate::request::{Mode, Request};
 use crate::stores::{self, Store};
@@ -182,6 +182,10 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
         Kind::Syscall => return Found::Stop(ExitKind::Syscall, len),
         Kind::Special(special) => return Found::Stop(ExitKind::Special(special), len),
         Kind::Raises(signal) => return Found::Stop(ExitKind::Raises(signal), len),
+        _ if classify(instr.code()) == Class::Branch && is_narrow(&bytes[..instr.len()]) => {
+            // Intel ignores the prefix, AMD cuts the target to 16 bits.
+            return unsupported(format!("{} with an operand size prefix", name_of(&instr)));
+        }
         _ => {}
     }
     let mut step = Step { instr, kind, pc, bytes: [0; 15], relative: None, writes: 0, stores: Vec::new() };
@@ -198,7 +202,7 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
         step.relative = Some(decoder.get_constant_offsets(&instr).displacement_offset());
     }
     let mut uses = 0;
-    if request.mode.logs() {
+    if request.mode.logs() && !instr.is_privileged() {
         let info = factory.info(&instr);
         uses = stores::used_registers(info);
         step.writes = stores::written_registers(info);
@@ -208,6 +212,14 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
         }
     }
     Found::Step(Box::new(step), uses)
+}
+
+/// Whether an instruction has an operand size prefix that no REX.W overrules.
+fn is_narrow(bytes: &[u8]) -> bool {
+    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF0 | 0xF2 | 0xF3);
+    let prefixes = &bytes[..bytes.iter().position(|byte| !is_prefix(byte)).unwrap_or(0)];
+    // A REX prefix counts only right before the opcode.
+    prefixes.contains(&0x66) && !prefixes.last().is_some_and(|byte| byte & 0xF8 == 0x48)
 }
 
 /// Whether a displacement from anywhere in a block at `cache` reaches `target`.

@@ -16,6 +16,8 @@ pub(crate) struct Store {
     pub before: Mem,
     /// The same address in terms of the registers after it, where that is possible.
     pub after: Option<Mem>,
+    /// A register that numbers a bit from `before` on (`bts` and the like): the store goes to the element that holds it.
+    pub bit: Option<u8>,
     /// Bytes; of one element for string stores.
     pub size: u32,
     pub value: Value,
@@ -97,9 +99,14 @@ pub(crate) fn stores(
     let written = registers(info, is_write);
     for memory in info.used_memory().iter().filter(|memory| is_write(memory.access())) {
         let before = operand(instr, memory)?;
+        let bit = bit_register(instr);
+        if bit.is_some() && before.segment.is_some() {
+            return Err("a bit number in a register, in a segment");
+        }
         let mut store = Store {
             before,
-            after: after(instr, before, written),
+            after: if bit.is_some() { None } else { after(instr, before, written) },
+            bit,
             size: memory.memory_size().size() as u32,
             value: Value::Memory,
             condition: When::Always,
@@ -133,14 +140,20 @@ pub(crate) fn stores(
 
 fn refuse_unknown_extents(instr: &Instruction) -> Result<(), &'static str> {
     match instr.mnemonic() {
-        Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc if instr.op1_kind() == OpKind::Register => {
-            Err("a bit number in a register")
-        }
         Mnemonic::Enter if instr.immediate8_2nd() & 31 != 0 => Err("nested frames"),
         Mnemonic::Clzero => Err("a whole cache line"),
         Mnemonic::Tilestored | Mnemonic::Sttilecfg => Err("tiles"),
         _ if instr.op_mask() != Register::None => Err("a store under an opmask"),
         _ => Ok(()),
+    }
+}
+
+fn bit_register(instr: &Instruction) -> Option<u8> {
+    match instr.mnemonic() {
+        Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc if instr.op1_kind() == OpKind::Register => {
+            gpr(instr.op1_register())
+        }
+        _ => None,
     }
 }
 

@@ -256,12 +256,13 @@ impl<'a> Cache<'a> {
                 }
                 None
             }
+            // The end of the budget comes before whatever is next.
+            ExitKind::Syscall | ExitKind::Special(_) | ExitKind::Raises(_) if left == 0 => None,
             ExitKind::Breakpoint | ExitKind::Syscall | ExitKind::Special(_) => {
                 Some((Outcome::Stopped, Flags::Exact))
             }
             ExitKind::Raises(Signal::Trap) => Some((Outcome::Stopped, Flags::Exact)),
             ExitKind::Raises(Signal::Illegal) => Some((Outcome::Fault(libc::SIGILL), Flags::Exact)),
-            ExitKind::Raises(Signal::Segv) => Some((Outcome::Fault(libc::SIGSEGV), Flags::Exact)),
             ExitKind::Stale => {
                 self.forget(exit.pc.0);
                 None

@@ -47,18 +47,26 @@ fn is_stop(world: &World, program: &Program, pc: u64) -> bool {
     let instr = decoder.decode();
     match instr.code() {
         Code::INVALID => false,
+        // With an operand size prefix, of which processors think differently.
+        code if classify(code) == Class::Branch && is_narrow(&bytes[..instr.len()]) => true,
         code => classify(code) == Class::Refuse || (classify(code) == Class::Emulate && !is_run(code)),
     }
+}
+
+fn is_narrow(bytes: &[u8]) -> bool {
+    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF0 | 0xF2 | 0xF3);
+    let prefixes = &bytes[..bytes.iter().position(|byte| !is_prefix(byte)).unwrap_or(0)];
+    // A REX prefix counts only right before the opcode.
+    prefixes.contains(&0x66) && !prefixes.last().is_some_and(|byte| byte & 0xF8 == 0x48)
 }
 
 /// Instructions of class `Emulate` that the processor runs after all.
 fn is_run(code: Code) -> bool {
     let name = format!("{code:?}");
-    ["Fnstenv", "Fnsave", "Fxsave", "Xsave", "Wrfsbase", "Wrgsbase"]
+    ["Fnstenv", "Fnsave", "Fxsave", "Xsave", "Wrfsbase", "Wrgsbase", "Ud0", "Ud1", "Ud2"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
         || code.is_privileged()
-        || matches!(code, Code::Ud2 | Code::Ud0_r64_rm64 | Code::Ud1_r64_rm64)
 }
 
 /// Runs natively for at most `limit` instructions.

@@ -52,6 +52,8 @@ impl Program {
             *register = value(random);
         }
         regs.rsp = DATA + 0x2000 + 8 * random.below(16);
+        regs.fs_base = DATA + 0x1000;
+        regs.gs_base = DATA + 0x1800;
         regs.rip = base;
         regs.orig_rax = u64::MAX;
         regs.eflags = 0x202 | random.next() & 0x8D5;
@@ -68,11 +70,16 @@ impl Program {
         if self.low { LOW_CODE } else { CODE }
     }
 
+    /// All of the code region.
+    pub(crate) fn padded_code(&self) -> Vec<u8> {
+        let mut code = self.code.clone();
+        code.resize(CODE_LEN, 0xCC);
+        code
+    }
+
     /// Puts code and data into the shared memory.
     pub(crate) fn load(&self, world: &World) {
-        let code = world.bytes(self.code_base(), CODE_LEN);
-        code.fill(0xCC);
-        code[..self.code.len()].copy_from_slice(&self.code);
+        world.bytes(self.code_base(), CODE_LEN).copy_from_slice(&self.padded_code());
         world.bytes(DATA, DATA_LEN).copy_from_slice(&self.memory);
     }
 }
