@@ -144,6 +144,7 @@ fn answer_text(answer: Answer) -> &'static str {
         Answer::GetTsc | Answer::SetTsc => "time stamp counter",
         Answer::GetSeccomp => "no filter",
         Answer::GetNoNewPrivs | Answer::SetNoNewPrivs => "no new privileges",
+        Answer::GetAffinity | Answer::SetAffinity => "processors",
         Answer::GetCpuid | Answer::SetCpuid => "cpuid faulting",
     }
 }

@@ -159,12 +159,12 @@ pub enum Class {
     SignalReturn,
     /// Does not run it: the guest gets this error, as from a kernel without it.
     Emulate(Errno),
-    /// Does not run it: the recorder uses the feature itself and answers from what it keeps for the guest.
+    /// The recorder uses the feature itself, and answers from what it keeps for the guest.
     Answer(Answer),
 }
 
 /// What a recorder answers in the kernel's place. The state is per process (`Dumpable`) or per task (the others), starts as
-/// a fresh program has it, and what the answer writes is listed among the call's effects.
+/// a fresh program has it, and what the answer writes is listed among the call's effects, by the result it gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// `prctl(PR_GET_DUMPABLE)` = the value kept, 1 after exec.
@@ -181,6 +181,10 @@ pub enum Answer {
     GetNoNewPrivs,
     /// `prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)` = 0; `EINVAL` for other arguments.
     SetNoNewPrivs,
+    /// `sched_getaffinity` of recorded tasks = the processors the guest believes it may run on.
+    GetAffinity,
+    /// `sched_setaffinity` of recorded tasks: what it will believe. They stay on the recorder's processor.
+    SetAffinity,
     /// `arch_prctl(ARCH_GET_CPUID)` = 1 while `cpuid` is allowed.
     GetCpuid,
     /// `arch_prctl(ARCH_SET_CPUID, on)` = 0; when off, `cpuid` is the guest's own SIGSEGV.

@@ -27,6 +27,7 @@ pub(crate) static QUOTACTL_FD: Requests =
 pub(crate) static SYSLOG: Requests = Requests { call: "syslog", key: Key::Arg(0), rest: 1, rows: &[LOG] };
 
 const GUARD: &str = "guard pages are not modelled; programs fall back to mprotect";
+const FORK: &str = "a child would get other memory than its parent's";
 const POISON: &str = "it takes memory away from the machine";
 
 const ADVICE: &[Request] = &[
@@ -41,7 +42,7 @@ const ADVICE: &[Request] = &[
     req(9, "MADV_REMOVE", &[])
         .map(MapCall::Discard)
         .partial("other mappings of the same file are not seen to change"),
-    req(10, "MADV_DONTFORK", &[]).map(MapCall::ForkRule),
+    req(10, "MADV_DONTFORK", &[]).emulate(Errno::EINVAL, FORK),
     req(11, "MADV_DOFORK", &[]).map(MapCall::ForkRule),
     req(12, "MADV_MERGEABLE", &[]),
     req(13, "MADV_UNMERGEABLE", &[]),
@@ -49,7 +50,7 @@ const ADVICE: &[Request] = &[
     req(15, "MADV_NOHUGEPAGE", &[]),
     req(16, "MADV_DONTDUMP", &[]),
     req(17, "MADV_DODUMP", &[]),
-    req(18, "MADV_WIPEONFORK", &[]).map(MapCall::ForkRule),
+    req(18, "MADV_WIPEONFORK", &[]).emulate(Errno::EINVAL, FORK),
     req(19, "MADV_KEEPONFORK", &[]).map(MapCall::ForkRule),
     req(20, "MADV_COLD", &[]),
     req(21, "MADV_PAGEOUT", &[]),

@@ -8,6 +8,9 @@ use crate::row::{Hand, Row, Size, When};
 use crate::structs::*;
 
 const O_NONBLOCK: u64 = 0o4000;
+const MAPPED: &str = "memory that maps the file is not seen to change";
+const UNSEEN: &str = "memory that maps the file is not seen to change; towards the run's own output it is answered EINVAL, and \
+                      programs read and write instead";
 
 pub(super) const ROWS: &[Row] = &[
     row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits(),
@@ -32,14 +35,15 @@ pub(super) const ROWS: &[Row] = &[
     row(33, "dup2", &[fd("old"), fd("new")]),
     row(40, "sendfile", &[fd("out"), fd("in"), both_when("offset", LOFF, When::Always), uint("count")])
         .waits()
-        .changes(0),
+        .changes(0)
+        .partial(UNSEEN),
     row(72, "fcntl", &[fd("fd"), request("cmd"), hex("arg")]).waits().requests(&FCNTL),
     row(73, "flock", &[fd("fd"), flags("operation", &FLOCK_OPS)]).waits_unless(1, 4 | 8),
     row(74, "fsync", &[fd("fd")]),
     row(75, "fdatasync", &[fd("fd")]),
     row(76, "truncate", &[path("path"), long("length")])
-        .partial("a mapping of the truncated file is not seen to change: the file is known only by its path"),
-    row(77, "ftruncate", &[fd("fd"), long("length")]).changes(0),
+        .partial(MAPPED),
+    row(77, "ftruncate", &[fd("fd"), long("length")]).changes(0).partial(MAPPED),
     row(78, "getdents", &[fd("fd"), out("dirents", Size::Result(2)), uint("count")]),
     row(79, "getcwd", &[out("buf", Size::Result(1)), uint("size")]),
     row(80, "chdir", &[path("path")]),
@@ -123,14 +127,20 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .waits_unless(5, 2)
-    .changes(2),
-    row(276, "tee", &[fd("in"), fd("out"), uint("len"), flags("flags", &SPLICE)]).waits_unless(3, 2),
+    .changes(2)
+    .partial(UNSEEN),
+    row(276, "tee", &[fd("in"), fd("out"), uint("len"), flags("flags", &SPLICE)])
+        .waits_unless(3, 2)
+        .partial("towards the run's own output it is answered EINVAL, and programs read and write instead"),
     row(277, "sync_file_range", &[fd("fd"), long("offset"), long("nbytes"), hex("flags")]),
     row(278, "vmsplice", &[fd("fd"), iov_out("iov", 2), uint("count"), flags("flags", &SPLICE)])
         .waits_unless(3, 2)
-        .partial("from memory into a pipe, the bytes count as written, which they are not"),
+        .partial("from memory into a pipe, the bytes count as written, which they are not; towards the run's own output it is \
+                  answered EINVAL"),
     row(280, "utimensat", &[dirfd("dirfd"), path("path"), read("times", TWO_TIMESPECS), flags("flags", &AT)]),
-    row(285, "fallocate", &[fd("fd"), flags("mode", &FALLOC), long("offset"), long("len")]).changes(0),
+    row(285, "fallocate", &[fd("fd"), flags("mode", &FALLOC), long("offset"), long("len")])
+        .changes(0)
+        .partial(MAPPED),
     row(292, "dup3", &[fd("old"), fd("new"), flags("flags", &OPEN)]),
     row(293, "pipe2", &[wrote("fds", INT_PAIR), flags("flags", &OPEN_BITS)]),
     row(295, "preadv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits(),
@@ -171,7 +181,8 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .waits()
-    .changes(2),
+    .changes(2)
+    .partial(UNSEEN),
     row(
         327,
         "preadv2",

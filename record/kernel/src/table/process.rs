@@ -4,7 +4,7 @@ use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
 use crate::requests::{ARCH_PRCTL, PRCTL, PTRACE, SECCOMP};
-use crate::row::{Check, Class, Hand, Row, Size, When};
+use crate::row::{Answer, Check, Class, Hand, Row, Size, When};
 use crate::structs::*;
 
 const WNOHANG: u64 = 1;
@@ -84,8 +84,10 @@ pub(super) const ROWS: &[Row] = &[
         .emulate(Errno::EPERM, "port instructions are not recorded"),
     row(186, "gettid", &[]),
     row(203, "sched_setaffinity", &[int("pid"), uint("size"), input("mask", Size::Arg(1))])
-        .partial("it runs: a task may leave the core that the recorder put it on, which costs time only"),
-    row(204, "sched_getaffinity", &[int("pid"), uint("size"), out("mask", Size::Result(1))]),
+        .class(Class::Answer(Answer::SetAffinity))
+        .partial("tasks stay on the recorder's processor; the program believes what it set"),
+    row(204, "sched_getaffinity", &[int("pid"), uint("size"), out("mask", Size::Result(1))])
+        .class(Class::Answer(Answer::GetAffinity)),
     row(205, "set_thread_area", &[hex("u_info")]).absent(),
     row(211, "get_thread_area", &[hex("u_info")]).absent(),
     row(218, "set_tid_address", &[hex("tidptr")]),
