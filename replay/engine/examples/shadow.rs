@@ -2,13 +2,14 @@
 //! with `--memory`) at each, and reports the engine's speed.
 //!
 //! `shadow [--memory] [--mode plain|exact|indexed|indexed-exact] PROGRAM ARGS...`
+#![expect(unsafe_code, reason = "clock_gettime(2) is called here")]
 
 #[path = "../tests/oracle/mod.rs"]
 #[expect(dead_code, reason = "the oracle serves the tests, too")]
 mod oracle;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backstory_engine::{Exit, Mode, Space, Trapped};
 use guest::Registers;
@@ -41,17 +42,17 @@ fn main() {
     let mut calls = 0;
     let mut theirs = Duration::ZERO;
     loop {
-        let begin = Instant::now();
+        let begin = own_time() + cpu_time(&space.process().to_string());
         let exit = space.run(None).expect("the engine runs");
         logged += space.drain_log_with(<[u8]>::len);
-        ours += begin.elapsed();
+        ours += own_time() + cpu_time(&space.process().to_string()) - begin;
         match exit {
             Exit::LogFull => {}
             Exit::Instruction(kind) => answer(kind, &mut space),
             Exit::Syscall => {
-                let begin = Instant::now();
+                let begin = cpu_time(&native.tid.to_string());
                 native.to_syscall();
-                theirs += begin.elapsed();
+                theirs += cpu_time(&native.tid.to_string()) - begin;
                 compare(&native, &space);
                 if memory {
                     native.assert_memory(&space);
@@ -75,6 +76,20 @@ fn main() {
         ours.as_secs_f64() / theirs.as_secs_f64(),
         logged as f64 / space.retired() as f64,
     );
+}
+
+/// CPU time of a process's main thread (`/proc/PID/schedstat`).
+fn cpu_time(process: &str) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
+    Duration::from_nanos(text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0))
+}
+
+/// CPU time of this thread.
+fn own_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn answer(kind: Trapped, space: &mut Space) {

@@ -273,6 +273,11 @@ impl Space {
         self.mode
     }
 
+    /// The replaying process, for diagnostics.
+    pub fn process(&self) -> ptrace::HostTid {
+        self.host.tid()
+    }
+
     /// Changes the mode; each has its own code cache, which stays.
     ///
     /// # Errors
