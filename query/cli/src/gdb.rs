@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
-use ::gdb::{Session, SessionError, serve};
+use ::gdb::{Session, SessionError, Sysroot, make_sysroot, serve};
 use guest::When;
 use timeline::TimelineError;
 
@@ -21,15 +21,16 @@ use crate::{replay, scratch::Scratch, traces};
 /// `backstory gdb`
 pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     let gdb = find_gdb()?;
-    let dir = traces::open(args.which.trace.as_deref())?.dir().to_owned();
+    let trace = traces::open(args.which.trace.as_deref())?;
     let scratch = Scratch::new("gdb")?;
     let socket = scratch.path().join("socket");
     let when = args.at.unwrap_or(When::Start);
-    let mut server = start_server(&dir, when, &socket)?;
+    let mut server = start_server(trace.dir(), when, &socket)?;
+    let sysroot = make_sysroot(&trace, scratch.path())?;
     if let Some(code) = wait_until_ready(&mut server)? {
         return Ok(code);
     }
-    let status = Command::new(gdb).args(gdb_arguments(&socket, &args.gdb_args)).status();
+    let status = Command::new(gdb).args(gdb_arguments(&socket, &sysroot, &args.gdb_args)).status();
     // The server ends when gdb's connection does.
     let _ = server.kill();
     let _ = server.wait();
@@ -79,19 +80,20 @@ fn wait_until_ready(server: &mut Child) -> anyhow::Result<Option<ExitCode>> {
 }
 
 /// What gdb is told before the user's own arguments are.
-fn gdb_arguments(socket: &Path, user: &[OsString]) -> Vec<OsString> {
+fn gdb_arguments(socket: &Path, sysroot: &Sysroot, user: &[OsString]) -> Vec<OsString> {
     let before = [
-        "set sysroot target:",
-        "set remotetimeout 3600",
-        "set debuginfod enabled off",
+        format!("set sysroot {}", sysroot.root.display()),
+        format!("set solib-search-path {}", sysroot.names.display()),
+        "set remotetimeout 3600".to_owned(),
+        "set debuginfod enabled off".to_owned(),
         // A recording does not change: gdb says so itself, before it asks us.
-        "set may-write-registers off",
-        "set may-write-memory off",
-        "set confirm off",
+        "set may-write-registers off".to_owned(),
+        "set may-write-memory off".to_owned(),
+        "set confirm off".to_owned(),
     ];
     let connect = format!("target remote {}", socket.display());
     let mut arguments: Vec<OsString> = vec!["-q".into()];
-    let mut add = |flag: &str, command: &str| arguments.extend([flag.into(), command.into()]);
+    let mut add = |flag: &str, command: &str| arguments.extend([OsString::from(flag), command.into()]);
     before.iter().for_each(|command| add("-iex", command));
     add("-ex", &connect);
     arguments.extend(user.iter().cloned());

@@ -136,7 +136,7 @@ pub(crate) fn target_xml() -> String {
     feature(&mut xml, "core", CORE_TYPES, &core());
     feature(&mut xml, "sse", SSE_TYPES, &sse());
     feature(&mut xml, "linux", "", &[entry("orig_rax", 64, "int", Some("system"))]);
-    let bases = ["fs_base", "gs_base"].map(|name| entry(name, 64, "long", None));
+    let bases = ["fs_base", "gs_base"].map(|name| entry(name, 64, "int", None));
     feature(&mut xml, "segments", "", &bases);
     let high: Vec<String> = (0..16).map(|i| entry(&format!("ymm{i}h"), 128, "uint128", None)).collect();
     feature(&mut xml, "avx", "", &high);

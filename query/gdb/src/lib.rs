@@ -5,7 +5,8 @@
 //! - `session`: the moment, the process shown, and how it moves
 //! - `lives`: when each address space lives and runs, and its program
 //! - `arch`, `xsave`: the registers as gdb numbers them
-//! - `files`: the kept files, as gdb reads them
+//! - `files`: the kept files, as gdb reads them through us
+//! - `sysroot`: the kept files, as a gdb on this machine reads them itself
 //! - `server`: the loop over packets and movements
 //! - `target`, `resume`, `breakpoints`, `host_io`, `xfer`, `monitor`: the protocol, a file per feature
 
@@ -18,9 +19,11 @@ mod monitor;
 mod resume;
 mod server;
 mod session;
+mod sysroot;
 mod target;
 mod xfer;
 mod xsave;
 
 pub use server::{ServeError, serve};
 pub use session::{Session, SessionError};
+pub use sysroot::{Sysroot, make_sysroot};
