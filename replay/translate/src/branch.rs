@@ -76,11 +76,9 @@ impl Generator<'_> {
         self.retire(step);
         self.end_record();
         let bytes = step.bytes();
-        let (opcode, prefixes) = (bytes[bytes.len() - 2], &bytes[..bytes.len() - 2]);
-        if prefixes.contains(&0x67) {
-            self.hot.raw(&[0x67]);
-        }
-        self.hot.raw(&[opcode, 5]);
+        // With all prefixes: processors heed some that manuals do not mention.
+        self.hot.raw(&bytes[..bytes.len() - 1]);
+        self.hot.raw(&[5]);
         self.jump_to(step.next());
         self.jump_to(step.target());
     }

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use guest::GuestAddr;
+use iced_x86::Register;
 
 use crate::block::{
     Address, BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
@@ -265,7 +266,9 @@ impl<'a> Generator<'a> {
         self.hot.raw(step.bytes());
         if let Some(offset) = step.relative {
             let distance = step.instr.ip_rel_memory_address().wrapping_sub(end) as i64;
-            let Ok(disp) = i32::try_from(distance) else {
+            // Relative to eip, addresses wrap at 4 GiB and everything is in reach.
+            let narrow = step.instr.memory_base() == Register::EIP;
+            let Some(disp) = i32::try_from(distance).ok().or(narrow.then_some(distance as i32)) else {
                 self.hot.overflow = true;
                 return;
             };

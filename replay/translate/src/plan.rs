@@ -1,7 +1,9 @@
 //! Which instructions a block has, and how it ends.
 
 use guest::{GuestAddr, GuestRange};
-use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess};
+use iced_x86::{
+    Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
+};
 
 use crate::block::{ExitKind, Signal};
 use crate::class::{Class, Kind, classify, kind};
@@ -192,10 +194,12 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
     step.bytes[..instr.len()].copy_from_slice(&bytes[..instr.len()]);
     if instr.is_ip_rel_memory_operand() {
         let target = instr.ip_rel_memory_address();
-        if instr.memory_base() != iced_x86::Register::RIP {
-            return unsupported(format!("{} with an eip-relative operand", name_of(&instr)));
+        let narrow = instr.memory_base() == Register::EIP;
+        if narrow && (kind != Kind::Copy || request.mode.logs()) {
+            let when = if kind == Kind::Copy { ", while logging" } else { "" };
+            return unsupported(format!("{} (an eip-relative operand{when})", name_of(&instr)));
         }
-        if !reaches(request.hot.0, target) {
+        if !narrow && !reaches(request.hot.0, target) {
             let cache = request.hot.0;
             return Found::Refused(Refusal::OutOfReach { pc, target: GuestAddr(target), cache });
         }

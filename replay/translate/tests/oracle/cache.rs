@@ -6,15 +6,14 @@ use std::num::NonZeroU32;
 use guest::{GuestAddr, Registers};
 use translate::log::{self, BlockLog};
 use translate::{
-    BlockId, CacheAddr, DEFAULT_LAYOUT, EXIT_SYSCALL, EnginePage, ExitKind, Indirect, Link, Mode,
-    RUNTIME_BLOCK, Refusal, Request, Runtime, Signal, Source, Spilled, Translated, build_runtime,
-    lookup_slot, translate,
+    BlockId, CacheAddr, EXIT_SYSCALL, EnginePage, ExitKind, Indirect, Link, Mode, RUNTIME_BLOCK, Refusal,
+    Request, Runtime, Signal, Source, Spilled, Translated, build_runtime, lookup_slot, translate,
 };
 
 use crate::native::{Outcome, Run};
 use crate::program::Program;
 use crate::world::{
-    CODE_LEN, COLD, DATA, DATA_LEN, HOT, LOG, LOG_LEN, LOW_COLD, LOW_HOT, Stop, World, XState,
+    CODE_LEN, COLD, DATA, DATA_LEN, HOT, LAYOUT, LOG, LOG_LEN, LOW_COLD, LOW_HOT, Stop, World, XState,
 };
 
 /// What is checked of the flags at the end of a run.
@@ -40,7 +39,8 @@ pub(crate) struct Cache<'a> {
     pub(crate) stops: u64,
     /// The whole log.
     pub(crate) log: Vec<u8>,
-    fix_pointer: bool,
+    /// What was refused, if that ended the run.
+    pub(crate) refused: Option<String>,
 }
 
 struct Code<'a> {
@@ -57,11 +57,14 @@ impl Source for Code<'_> {
 
 impl<'a> Cache<'a> {
     pub(crate) fn new(world: &'a World, program: &'a Program, mode: Mode) -> Self {
-        let runtime = build_runtime(&DEFAULT_LAYOUT).unwrap();
-        world.bytes(u64::from(DEFAULT_LAYOUT.runtime), runtime.code.len()).copy_from_slice(&runtime.code);
-        for slot in world.bytes(u64::from(DEFAULT_LAYOUT.table), translate::LOOKUP_TABLE_BYTES).chunks_mut(8)
-        {
-            slot.copy_from_slice(&runtime.miss.0.to_le_bytes());
+        let runtime = build_runtime(&LAYOUT).unwrap();
+        world.bytes(u64::from(LAYOUT.runtime), runtime.code.len()).copy_from_slice(&runtime.code);
+        let table = u64::from(LAYOUT.table);
+        let miss = runtime.miss.0.to_le_bytes();
+        if world.bytes(table, 8) != miss {
+            for slot in world.bytes(table, translate::LOOKUP_TABLE_BYTES).chunks_mut(8) {
+                slot.copy_from_slice(&miss);
+            }
         }
         *world.page() = EnginePage::new();
         let (hot, cold) = if program.low { (LOW_HOT, LOW_COLD) } else { (HOT, COLD) };
@@ -79,7 +82,7 @@ impl<'a> Cache<'a> {
             self_check: false,
             stops: 0,
             log: Vec::new(),
-            fix_pointer: true,
+            refused: None,
         }
     }
 
@@ -95,7 +98,7 @@ impl<'a> Cache<'a> {
             limit,
             breakpoints: &BTreeSet::new(),
             self_check: self.self_check,
-            layout: &DEFAULT_LAYOUT,
+            layout: &LAYOUT,
             xsave_size: self.world.xstate().len() as u32,
         };
         let block = translate(&request)?;
@@ -123,7 +126,7 @@ impl<'a> Cache<'a> {
         }
         self.heads.insert(slot, index);
         let entry = self.blocks[index].lookup.0.to_le_bytes();
-        self.world.bytes(u64::from(DEFAULT_LAYOUT.table) + 8 * slot as u64, 8).copy_from_slice(&entry);
+        self.world.bytes(u64::from(LAYOUT.table) + 8 * slot as u64, 8).copy_from_slice(&entry);
         Ok(index)
     }
 
@@ -156,7 +159,10 @@ impl<'a> Cache<'a> {
                 None => match self.block_at(regs.rip) {
                     Ok(index) => index,
                     Err(Refusal::Unreadable { .. }) => break (Outcome::Fault(libc::SIGSEGV), Flags::Unknown),
-                    Err(Refusal::Unsupported { .. }) => break (Outcome::Stopped, exact),
+                    Err(Refusal::Unsupported { name, .. }) => {
+                        self.refused = Some(name);
+                        break (Outcome::Stopped, exact);
+                    }
                     Err(refusal) => panic!("{refusal}"),
                 },
             };
@@ -319,9 +325,6 @@ impl<'a> Cache<'a> {
 
     /// Replaces a cache address in a state image by the guest's.
     fn fix_x87(&self, at: u64, width: usize) {
-        if !self.fix_pointer {
-            return;
-        }
         let field = self.world.bytes(at, width);
         let mut value = [0; 8];
         value[..width].copy_from_slice(field);
@@ -356,6 +359,15 @@ impl<'a> Cache<'a> {
     /// What a walker needs.
     pub(crate) fn block_logs(&self) -> Vec<BlockLog> {
         self.blocks.iter().map(BlockLog::from).collect()
+    }
+}
+
+impl Drop for Cache<'_> {
+    fn drop(&mut self) {
+        for &slot in self.heads.keys() {
+            let at = u64::from(LAYOUT.table) + 8 * slot as u64;
+            self.world.bytes(at, 8).copy_from_slice(&self.runtime.miss.0.to_le_bytes());
+        }
     }
 }
 

@@ -91,7 +91,7 @@ fn is_wanted(instr: &iced_x86::Instruction, random: &mut Random) -> bool {
             | Mnemonic::Fxrstor64
             | Mnemonic::Frstor
             | Mnemonic::Fldenv => false,
-            Mnemonic::Wrpkru | Mnemonic::Rdpkru => false,
+            Mnemonic::Wrpkru | Mnemonic::Rdpkru | Mnemonic::Xbegin => false,
             _ if instr.is_privileged()
                 || instr.is_stack_instruction() && instr.mnemonic() == Mnemonic::Enter =>
             {
@@ -147,7 +147,7 @@ fn instruction(random: &mut Random) -> Vec<u8> {
         bytes.push(random.next() as u8);
     }
     bytes.push(random.next() as u8 & if random.one_in(2) { 0x1F } else { 0xFF });
-    let wide = random.one_in(3);
+    let wide = random.one_in(12);
     bytes.extend((0..8).map(|_| if wide { random.next() as u8 } else { 0 }));
     bytes
 }

@@ -1,6 +1,7 @@
 //! A guest program of a few instructions with the state it starts from.
 
 use guest::Registers;
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 
 use crate::world::{CODE, CODE_LEN, DATA, DATA_LEN, LOW_CODE, World, XState};
 
@@ -75,6 +76,15 @@ impl Program {
         let mut code = self.code.clone();
         code.resize(CODE_LEN, 0xCC);
         code
+    }
+
+    /// The instruction at `pc`, of the original code.
+    pub(crate) fn mnemonic_at(&self, pc: u64) -> Mnemonic {
+        let code = self.padded_code();
+        let Some(bytes) = pc.checked_sub(self.code_base()).and_then(|at| code.get(at as usize..)) else {
+            return Mnemonic::INVALID;
+        };
+        Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode().mnemonic()
     }
 
     /// Puts code and data into the shared memory.

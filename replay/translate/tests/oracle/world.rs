@@ -4,10 +4,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use guest::Registers;
-use translate::{DEFAULT_LAYOUT, ENGINE_PAGE_SIZE, EnginePage, LOOKUP_TABLE_BYTES, RUNTIME_PAGE_SIZE};
+use translate::{ENGINE_PAGE_SIZE, EnginePage, LOOKUP_TABLE_BYTES, Layout, RUNTIME_PAGE_SIZE};
 
 /// Guest data: readable and writable, nothing mapped on either side.
-pub(crate) const DATA: u64 = 0x1_1000_0000;
+pub(crate) const DATA: u64 = 0x5000_0000;
 pub(crate) const DATA_LEN: usize = 0x4000;
 /// Guest code lies here; high, as in a PIE.
 pub(crate) const CODE: u64 = 0x5555_0001_0000;
@@ -21,6 +21,9 @@ pub(crate) const LOW_COLD: u64 = 0x3200_0000;
 pub(crate) const ARENA_LEN: usize = 0x0010_0000;
 pub(crate) const LOG: u64 = 0x2_0000_0000;
 pub(crate) const LOG_LEN: usize = 0x0400_0000;
+
+/// Where random programs do not come by.
+pub(crate) const LAYOUT: Layout = Layout { page: 0x6FFF_0000, runtime: 0x6FFF_1000, table: 0x6FF0_0000 };
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const RWX: i32 = RW | libc::PROT_EXEC;
@@ -47,7 +50,7 @@ pub(crate) type XState = Vec<u8>;
 impl World {
     pub(crate) fn new() -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let layout = DEFAULT_LAYOUT;
+        let layout = LAYOUT;
         let regions = [
             (u64::from(layout.page), ENGINE_PAGE_SIZE, RW),
             (u64::from(layout.runtime), RUNTIME_PAGE_SIZE, RWX),
@@ -83,7 +86,7 @@ impl World {
 
     pub(crate) fn page(&self) -> &mut EnginePage {
         // SAFETY: mapped, aligned, any bit pattern is valid; the child is stopped.
-        unsafe { &mut *(u64::from(DEFAULT_LAYOUT.page) as *mut EnginePage) }
+        unsafe { &mut *(u64::from(LAYOUT.page) as *mut EnginePage) }
     }
 
     pub(crate) fn set_registers(&self, regs: &Registers) {
