@@ -1,6 +1,6 @@
 //! File contents as shared byte slices: mapped where they lie in the file as they are, on the heap where they had to be
 //! decompressed. Knows nothing of what they mean.
-#![expect(unsafe_code, reason = "memory-maps files, and tells gimli that the bytes stay where they are")]
+#![expect(unsafe_code, reason = "memory-maps files")]
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// A part of a file. Cloning shares it.
+/// A part of a file. Cloning shares it; the bytes stay where they are for as long as a clone lives.
 #[derive(Clone)]
 pub(crate) struct Bytes {
     owner: Arc<Owner>,
@@ -59,16 +59,3 @@ impl Deref for Bytes {
         &whole[self.range.clone()]
     }
 }
-
-impl std::fmt::Debug for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes", self.range.len())
-    }
-}
-
-// SAFETY: `deref` gives the same address for as long as a `Bytes` or a clone of it lives: the mapping or the heap block
-// is owned by the `Arc`, which is never given out mutably.
-unsafe impl gimli::StableDeref for Bytes {}
-
-// SAFETY: a clone shares the `Arc` and the range, so it dereferences to the very same bytes.
-unsafe impl gimli::CloneStableDeref for Bytes {}

@@ -1,20 +1,17 @@
 //! One ELF file: its segments, symbols and DWARF. Addresses here are link-time addresses. Knows nothing of where the file
 //! is mapped.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::path::Path;
+use std::sync::OnceLock;
 
-use addr2line::Context;
-use gimli::{EndianReader, LittleEndian};
 use guest::{PAGE_SIZE, Prot};
-use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
+use object::{Object, ObjectSegment, SegmentFlags};
 
 use crate::bytes::Bytes;
 use crate::debug_file;
+use crate::dwarf::{Dwarf, DwarfFrame};
 use crate::stubs::Stubs;
-use crate::symtab::{SymbolTable, demangle};
-
-type Reader = EndianReader<LittleEndian, Bytes>;
+use crate::symtab::SymbolTable;
 
 /// An ELF file of a recording. What costs time is loaded when first asked for.
 pub(crate) struct Image {
@@ -23,7 +20,7 @@ pub(crate) struct Image {
     debug: Option<Bytes>,
     symbols: OnceLock<SymbolTable>,
     stubs: OnceLock<Stubs>,
-    dwarf: OnceLock<Option<Mutex<Context<Reader>>>>,
+    dwarf: OnceLock<Option<Dwarf>>,
 }
 
 /// A loadable segment.
@@ -34,15 +31,6 @@ struct Segment {
     offset: u64,
     file_size: u64,
     prot: Prot,
-}
-
-/// A function activation and a source position, as DWARF has them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct DwarfFrame {
-    pub(crate) function: Option<String>,
-    pub(crate) file: Option<PathBuf>,
-    pub(crate) line: Option<u32>,
-    pub(crate) column: Option<u32>,
 }
 
 impl Image {
@@ -102,49 +90,16 @@ impl Image {
         })
     }
 
-    /// The function activations at a link-time address, innermost first; empty without debug information about it.
-    pub(crate) fn frames(&self, addr: u64) -> Vec<DwarfFrame> {
-        let Some(context) = self.dwarf.get_or_init(|| self.load_dwarf()) else { return Vec::new() };
-        let Ok(context) = context.lock() else { return Vec::new() };
-        let mut out = Vec::new();
-        let Ok(mut frames) = context.find_frames(addr).skip_all_loads() else { return out };
-        while let Ok(Some(frame)) = frames.next() {
-            let function = frame.function.and_then(|name| {
-                let raw = name.raw_name().ok()?.into_owned();
-                Some(demangle(&raw).into_owned())
-            });
-            let location = frame.location;
-            out.push(DwarfFrame {
-                function,
-                file: location.as_ref().and_then(|l| l.file).map(PathBuf::from),
-                line: location.as_ref().and_then(|l| l.line).filter(|&line| line > 0),
-                column: location.as_ref().and_then(|l| l.column).filter(|&column| column > 0),
-            });
+    /// The function activations at a link-time address, innermost first; empty without debug information about it. With
+    /// `quick`, large debug information is used only where it is loaded already.
+    pub(crate) fn frames(&self, addr: u64, quick: bool) -> Vec<DwarfFrame> {
+        let source = self.debug.as_ref().unwrap_or(&self.bytes);
+        if quick && self.dwarf.get().is_none() && !Dwarf::loads_quickly(source) {
+            return Vec::new();
         }
-        out
+        let dwarf = self.dwarf.get_or_init(|| Dwarf::load(source));
+        dwarf.as_ref().map_or_else(Vec::new, |dwarf| dwarf.frames(addr))
     }
-
-    fn load_dwarf(&self) -> Option<Mutex<Context<Reader>>> {
-        let bytes = self.debug.as_ref().unwrap_or(&self.bytes);
-        let file = object::File::parse(&**bytes).ok()?;
-        file.section_by_name(".debug_info")?;
-        let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-            let section = section(&file, bytes, id.name()).unwrap_or_else(|| Bytes::heap(Vec::new()));
-            Ok(EndianReader::new(section, LittleEndian))
-        };
-        let dwarf = gimli::Dwarf::load(load).ok()?;
-        Context::from_dwarf(dwarf).ok().map(Mutex::new)
-    }
-}
-
-/// A section's contents, in place where they are not compressed.
-fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Option<Bytes> {
-    let section = file.section_by_name(name)?;
-    let range = section.compressed_file_range().ok()?;
-    if range.format == object::CompressionFormat::None {
-        return bytes.part(range.offset, range.uncompressed_size);
-    }
-    section.uncompressed_data().ok().map(|data| Bytes::heap(data.into_owned()))
 }
 
 impl Segment {

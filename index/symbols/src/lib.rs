@@ -5,7 +5,8 @@
 //!
 //! - `layout`: which file lies where, in which space, when
 //! - `bytes`: file contents, mapped
-//! - `image`: one ELF file: its segments, symbol tables and DWARF, loaded when first asked
+//! - `image`: one ELF file, its parts loaded when first asked for
+//! - `dwarf`: functions, inlining and lines
 //! - `symtab`: symbols by address and by name
 //! - `stubs`: what a linkage stub jumps to
 //! - `debug_file`: where separate debug information lies
@@ -15,6 +16,7 @@
 
 mod bytes;
 mod debug_file;
+mod dwarf;
 mod expression;
 mod image;
 mod layout;

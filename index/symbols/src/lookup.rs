@@ -23,7 +23,7 @@ pub struct Symbols {
 }
 
 /// A function activation at a pc: the inlined ones first, the one that has machine code of its own last.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Frame {
     /// Function name, demangled; `None` where no symbol covers the pc.
     pub function: Option<String>,
@@ -118,23 +118,32 @@ impl Symbols {
 
     /// The function activations at `pc`, innermost inlined one first; never empty: the last frame is the function with
     /// machine code of its own.
+    ///
+    /// Opening the debug information of a large library can take a fifth of a second: see [`Symbols::quick_frames`].
     pub fn frames(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Vec<Frame> {
-        let nowhere = Frame {
-            function: None,
-            offset: None,
-            inlined: false,
-            file: None,
-            line: None,
-            column: None,
-            module: None,
-        };
-        let Some(spot) = self.spot(space, moment, pc) else { return vec![nowhere] };
+        self.frames_at(space, moment, pc, false)
+    }
+
+    /// As [`Symbols::frames`], but without lines and inlined functions where large debug information would have to be opened
+    /// first.
+    pub fn quick_frames(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Vec<Frame> {
+        self.frames_at(space, moment, pc, true)
+    }
+
+    fn frames_at(&self, space: SpaceId, moment: Moment, pc: GuestAddr, quick: bool) -> Vec<Frame> {
+        match self.spot(space, moment, pc) {
+            Some(spot) => self.frames_of(&spot, quick),
+            None => vec![Frame::default()],
+        }
+    }
+
+    fn frames_of(&self, spot: &Spot<'_>, quick: bool) -> Vec<Frame> {
         let module = Some(Module { path: self.files[spot.file.index()].original.clone(), offset: spot.link });
         let symbol = spot.image.symbols().function_at(spot.link);
         let offset = symbol.map(|s| spot.link - s.addr);
         let mut frames: Vec<Frame> = spot
             .image
-            .frames(spot.link)
+            .frames(spot.link, quick)
             .into_iter()
             .map(|f| Frame {
                 function: f.function,
@@ -147,7 +156,7 @@ impl Symbols {
             })
             .collect();
         if frames.is_empty() {
-            frames.push(Frame { module, offset, ..nowhere });
+            frames.push(Frame { module, offset, ..Frame::default() });
         }
         if let Some(last) = frames.last_mut() {
             last.inlined = false;
@@ -161,29 +170,38 @@ impl Symbols {
         frames
     }
 
-    /// `function+0x12`, `libc.so.6+0x9d1f0` without symbols, `0x7f..` outside files.
+    /// `function+0x12`, `libc.so.6+0x9d1f0` without symbols, `0x7f..` outside files. The function is the one with machine
+    /// code of its own, not one inlined into it.
     pub fn name(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> String {
-        match self.frames(space, moment, pc).last() {
-            Some(frame) => frame.label(pc),
+        match self.spot(space, moment, pc) {
+            Some(spot) => match spot.image.symbols().function_at(spot.link) {
+                Some(symbol) if symbol.addr == spot.link => symbol.name().into_owned(),
+                Some(symbol) => format!("{}+{:#x}", symbol.name(), spot.link - symbol.addr),
+                None => self.unlisted(&spot, pc),
+            },
             None => pc.to_string(),
         }
     }
 
-    /// The function at `pc` without an offset: the one with machine code of its own, not one inlined into it; as
-    /// [`Symbols::name`] where it has no name. Quick for pcs that were asked about before.
+    /// As [`Symbols::name`] without the offset. Quick for pcs that were asked about before.
     pub fn function(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> String {
         let Some(spot) = self.spot(space, moment, pc) else { return pc.to_string() };
         let key = (spot.file, spot.link);
         let known = self.functions.lock().ok().and_then(|known| known.get(&key).map(|name| name.to_string()));
         known.unwrap_or_else(|| {
-            let frame = self.frames(space, moment, pc).pop();
-            let name =
-                frame.map_or_else(|| pc.to_string(), |f| f.function.clone().unwrap_or_else(|| f.label(pc)));
+            let symbol = spot.image.symbols().function_at(spot.link);
+            let name = symbol.map_or_else(|| self.unlisted(&spot, pc), |symbol| symbol.name().into_owned());
             if let Ok(mut known) = self.functions.lock() {
                 known.insert(key, name.as_str().into());
             }
             name
         })
+    }
+
+    /// The name of code that no symbol table lists: by debug information, or by its place.
+    fn unlisted(&self, spot: &Spot<'_>, pc: GuestAddr) -> String {
+        let frames = self.frames_of(spot, true);
+        frames.last().map_or_else(|| pc.to_string(), |frame| frame.label(pc))
     }
 
     /// `file:line` of the innermost frame at `pc`.

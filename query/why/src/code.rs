@@ -45,7 +45,7 @@ fn source(database: &Database, file: &Path, line: u32) -> Option<String> {
 
 /// The innermost frame at a spot as a place.
 pub(crate) fn innermost(database: &Database, spot: Spot) -> Place {
-    let frames = database.symbols().frames(spot.space, spot.moment, spot.pc);
+    let frames = database.symbols().quick_frames(spot.space, spot.moment, spot.pc);
     frames.first().map(|frame| place(database, spot, frame)).unwrap_or_default()
 }
 

@@ -67,7 +67,7 @@ fn activation(
 
 /// Appends the inlined frames at a spot and the function's own.
 fn push(database: &Database, spot: Spot, jumped: Option<Moment>, out: &mut Vec<StackFrame>) {
-    for frame in database.symbols().frames(spot.space, spot.moment, spot.pc) {
+    for frame in database.symbols().quick_frames(spot.space, spot.moment, spot.pc) {
         out.push(StackFrame {
             place: code::place(database, spot, &frame),
             inlined: frame.inlined,
@@ -175,7 +175,7 @@ fn same_function(database: &Database, spot: Spot, a: GuestAddr, b: GuestAddr) ->
 /// Whether two pcs belong to one function that the compiler split (`f` and `f.cold`).
 fn same_name(database: &Database, spot: Spot, a: GuestAddr, b: GuestAddr) -> bool {
     let name = |pc| {
-        let frame = database.symbols().frames(spot.space, spot.moment, pc).pop();
+        let frame = database.symbols().quick_frames(spot.space, spot.moment, pc).pop();
         frame.and_then(|frame| frame.function).map(|name| name.split(".cold").next().unwrap_or("").to_owned())
     };
     name(a).is_some_and(|first| name(b) == Some(first))

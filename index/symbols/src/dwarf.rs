@@ -1,0 +1,114 @@
+//! The DWARF of one file: function activations and source positions at a link-time address.
+#![expect(unsafe_code, reason = "keeps a parsed context beside the bytes that it borrows")]
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use addr2line::Context;
+use gimli::{EndianSlice, LittleEndian, SectionId};
+use object::{Object, ObjectSection};
+
+use crate::bytes::Bytes;
+use crate::symtab::demangle;
+
+type Slice = EndianSlice<'static, LittleEndian>;
+
+/// The sections that lines, functions and inlining need; the large rest (locations, macros) stays unread.
+const NEEDED: [SectionId; 11] = [
+    SectionId::DebugAbbrev,
+    SectionId::DebugAddr,
+    SectionId::DebugAranges,
+    SectionId::DebugInfo,
+    SectionId::DebugLine,
+    SectionId::DebugLineStr,
+    SectionId::DebugRanges,
+    SectionId::DebugRngLists,
+    SectionId::DebugStr,
+    SectionId::DebugStrOffsets,
+    SectionId::DebugTypes,
+];
+
+/// Debug information larger than this, in bytes, takes longer to open than a quick question may take.
+const QUICK_PLAIN: u64 = 64 << 20;
+
+/// The same for compressed debug information, by its uncompressed size.
+const QUICK_COMPRESSED: u64 = 1 << 20;
+
+/// Parsed debug information.
+pub(crate) struct Dwarf {
+    // Borrows from `sections`: declared first, so dropped first.
+    context: Mutex<Context<Slice>>,
+    _sections: Vec<Bytes>,
+}
+
+/// A function activation and a source position, as DWARF has them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DwarfFrame {
+    pub(crate) function: Option<String>,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) line: Option<u32>,
+    pub(crate) column: Option<u32>,
+}
+
+impl Dwarf {
+    /// From the sections of an ELF file; `None` where it has no debug information or a damaged one.
+    pub(crate) fn load(bytes: &Bytes) -> Option<Self> {
+        let file = object::File::parse(&**bytes).ok()?;
+        file.section_by_name(".debug_info")?;
+        let mut sections = Vec::new();
+        let load = |id: SectionId| -> Result<Slice, gimli::Error> {
+            let wanted = NEEDED.contains(&id).then(|| section(&file, bytes, id.name())).flatten();
+            let section = wanted.unwrap_or_else(|| Bytes::heap(Vec::new()));
+            // SAFETY: the slice is made to outlive its bytes, which it must not: `sections` keeps a handle to the same bytes
+            // in the struct that holds the context, the context is dropped before them, and `frames` hands out copies only.
+            let slice = unsafe { std::slice::from_raw_parts(section.as_ptr(), section.len()) };
+            sections.push(section);
+            Ok(EndianSlice::new(slice, LittleEndian))
+        };
+        let mut dwarf = gimli::Dwarf::load(load).ok()?;
+        dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
+        let context = Context::from_dwarf(dwarf).ok()?;
+        Some(Self { context: Mutex::new(context), _sections: sections })
+    }
+
+    /// Whether [`Dwarf::load`] takes but a few milliseconds for this file.
+    pub(crate) fn loads_quickly(bytes: &Bytes) -> bool {
+        let Ok(file) = object::File::parse(&**bytes) else { return true };
+        let Some(section) = file.section_by_name(".debug_info") else { return true };
+        section.compressed_file_range().is_ok_and(|range| match range.format {
+            object::CompressionFormat::None => range.uncompressed_size <= QUICK_PLAIN,
+            _ => range.uncompressed_size <= QUICK_COMPRESSED,
+        })
+    }
+
+    /// The function activations at a link-time address, innermost first; empty without debug information about it.
+    pub(crate) fn frames(&self, addr: u64) -> Vec<DwarfFrame> {
+        let mut out = Vec::new();
+        let Ok(context) = self.context.lock() else { return out };
+        let Ok(mut frames) = context.find_frames(addr).skip_all_loads() else { return out };
+        while let Ok(Some(frame)) = frames.next() {
+            let function = frame.function.and_then(|name| {
+                let raw = name.raw_name().ok()?.into_owned();
+                Some(demangle(&raw).into_owned())
+            });
+            let location = frame.location;
+            out.push(DwarfFrame {
+                function,
+                file: location.as_ref().and_then(|l| l.file).map(PathBuf::from),
+                line: location.as_ref().and_then(|l| l.line).filter(|&line| line > 0),
+                column: location.as_ref().and_then(|l| l.column).filter(|&column| column > 0),
+            });
+        }
+        out
+    }
+}
+
+/// A section's contents, in place where they are not compressed.
+fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Option<Bytes> {
+    let section = file.section_by_name(name)?;
+    let range = section.compressed_file_range().ok()?;
+    if range.format == object::CompressionFormat::None {
+        return bytes.part(range.offset, range.uncompressed_size);
+    }
+    section.uncompressed_data().ok().map(|data| Bytes::heap(data.into_owned()))
+}
