@@ -10,6 +10,7 @@
 //! - `compare`: registers against registers
 //! - `live`: the spaces and register files alive at a moment
 //! - `effects`: an event's changes, put into a space
+//! - `guard`: where a stack ended
 //! - `output`: the bytes a recorded program printed
 //! - `units`: exec images that replay on their own
 //! - `replay`: the run through the events
@@ -19,6 +20,7 @@
 mod compare;
 mod effects;
 mod error;
+mod guard;
 mod learn;
 mod live;
 mod observer;

@@ -7,6 +7,7 @@ use trace::{Event, Events, Fact, Moments, SpawnInfo, Stop, SyscallInfo, Trace, T
 use crate::compare::differences;
 use crate::effects::{apply_maps, apply_writes};
 use crate::error::{Difference, Divergence, ReplayError};
+use crate::guard;
 use crate::live::{Live, TaskView, stop_at};
 use crate::observer::{Observer, Watched};
 use crate::options::{Bias, Options, Position, Stopped, Stops, Until};
@@ -46,6 +47,8 @@ pub(crate) struct Cursor {
     resume: bool,
     /// Whether the arithmetic flags at the stop just reached are the guest's.
     flags_exact: bool,
+    /// The inaccessible page that stands for the end of a stack until the next event.
+    guard: Option<GuestRange>,
     /// Each event's count.
     pub(crate) counts: Vec<u64>,
 }
@@ -105,6 +108,7 @@ impl Replay {
             last_good: None,
             resume: false,
             flags_exact: true,
+            guard: None,
             counts: Vec::new(),
         };
         let mut replay = Self {
@@ -259,6 +263,9 @@ impl Replay {
             Stop::Point => return Err(ReplayError::Point { event: id }),
             Stop::Syscall | Stop::Instruction(_) | Stop::Fault => {}
         }
+        if stop == Stop::Fault && self.cursor.ran == 0 && self.cursor.guard.is_none() {
+            self.put_guard()?;
+        }
         if let Some(pc) = self.arrived_at_breakpoint(task) {
             return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
         }
@@ -367,6 +374,18 @@ impl Replay {
         Ok(())
     }
 
+    /// Puts an inaccessible page where the fault to come shows that a stack ended.
+    fn put_guard(&mut self) -> Result<(), ReplayError> {
+        let Some((id, event)) = &self.cursor.next else { return Ok(()) };
+        let space = self.live.space_mut(event.space).ok_or(ReplayError::NotAlive { event: *id })?;
+        if let Some(range) = guard::needed(space, event) {
+            let failed = |source| ReplayError::Map { space: event.space, event: *id, source };
+            guard::put(space, range).map_err(failed)?;
+            self.cursor.guard = Some(range);
+        }
+        Ok(())
+    }
+
     /// Lets the next event, whose stop is reached, happen.
     fn perform(&mut self, observer: &mut dyn Observer) -> Result<Option<Stopped>, ReplayError> {
         let Some((id, event)) = &self.cursor.next else { return Ok(None) };
@@ -417,6 +436,10 @@ impl Replay {
             _ => {}
         }
         let (space_id, space) = self.live.enter(event.task).ok_or_else(not_alive)??;
+        if let Some(guard) = self.cursor.guard.take() {
+            let failed = |source| ReplayError::Map { space: space_id, event: id, source };
+            space.unmap(guard).map_err(failed)?;
+        }
         apply_maps(&self.trace, (space_id, space), id, &event.maps)?;
         apply_writes(&self.trace, (space_id, space), id, &event.writes)?;
         space.set_registers(&event.after);
