@@ -57,7 +57,6 @@ impl Space {
     }
 
     fn translate_ahead(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
-        self.reader.begin();
         let first = self.translate_listed(mode, pc)?;
         let table = self.tables.table[crate::place::mode_index(mode)];
         let mut queue: VecDeque<(GuestAddr, bool)> = VecDeque::new();
@@ -120,7 +119,6 @@ impl Space {
         pc: GuestAddr,
         limit: NonZeroU32,
     ) -> Result<Rc<Block>, Missing> {
-        self.reader.begin();
         let (arena, block) = self.translate_one(mode, pc, Some(limit), false, true)?;
         self.patches.put(block.hot.0, &block.translated.code);
         self.patches.put(block.cold.0, &block.translated.cold);
@@ -137,8 +135,8 @@ impl Space {
         self_check: bool,
         once: bool,
     ) -> Result<(usize, Block), Missing> {
-        self.reader.load(&self.host, &self.areas, pc);
-        self.reader.load(&self.host, &self.areas, pc.wrapping_add(64));
+        let writable = self.reader.load(&self.host, &self.areas, pc, false);
+        let mut across = !writable;
         let mut arena = self.arena_for(pc)?;
         let mut retried = false;
         loop {
@@ -169,6 +167,11 @@ impl Space {
                 Err(Refusal::OutOfReach { .. }) if !retried => {
                     retried = true;
                     arena = self.new_arena(pc)?;
+                }
+                // Its first instruction may reach into the next page.
+                Err(Refusal::Unreadable { .. }) if !across => {
+                    across = true;
+                    self.reader.load(&self.host, &self.areas, pc, true);
                 }
                 Err(refusal) => return Err(Missing::Refused(refusal)),
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange};
-use translate::{ExitKind, Mode};
+use translate::Mode;
 
 use crate::space::Space;
 use crate::{HostError, RunError, Watch, WatchKind};
@@ -57,11 +57,9 @@ impl Space {
         for mode in [Mode::Exact, Mode::IndexedExact] {
             let concerned = |block: &crate::Block| {
                 let translated = &block.translated;
-                let stops = translated.exits.iter().filter(|exit| exit.kind == ExitKind::Breakpoint);
                 translated.pcs.iter().any(|pc| changed.contains(pc))
-                    || stops.map(|exit| exit.pc).any(|pc| changed.contains(&pc))
+                    || translated.exits.iter().any(|exit| changed.contains(&exit.pc))
                     || changed.contains(&translated.pc)
-                    || translated.links.iter().any(|link| changed.contains(&link.target))
             };
             code.remove_if(mode, concerned, &self.tables, &mut self.patches);
         }

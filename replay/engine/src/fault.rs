@@ -3,11 +3,13 @@
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
-use translate::{CacheAddr, Mark};
+use translate::log::HEADER_BYTES;
+use translate::{BlockId, CacheAddr, Indirect, Mark};
 
-use crate::run::Next;
+use crate::host::Stop;
+use crate::run::{Next, SI_KERNEL};
 use crate::space::Space;
-use crate::{Exit, Fault, RunError, Watch};
+use crate::{Block, Exit, Fault, RunError, Watch};
 
 /// `si_code` of a debug register's trap.
 const TRAP_HWBKPT: i32 = 4;
@@ -53,6 +55,31 @@ impl Space {
         Ok(Next::Return(Exit::Fault(Fault { signo, code: info.code, addr, flags_exact })))
     }
 
+    /// The lookup missed because no processor branches to such an address: takes the branch back.
+    pub(crate) fn refused_branch(&mut self) -> Option<Fault> {
+        if !Indirect::refuses(self.regs.pc()) {
+            return None;
+        }
+        let page = self.slot.page();
+        let block = self.code.block(BlockId(page.indirect_block)).map(Rc::clone)?;
+        let indirect = block.translated.indirect?;
+        self.regs.rip = indirect.pc.0;
+        self.regs.rsp = self.regs.rsp.wrapping_add_signed(i64::from(indirect.stack));
+        if indirect.stack > 0 {
+            // It was written a moment ago, so it is there.
+            let _ = self.host.write(self.regs.rsp.wrapping_sub(8), &page.below_stack.to_le_bytes());
+        }
+        self.count(page.counter + 1);
+        if block.mode.logs() {
+            let record = block.translated.paths.first().map_or(0, |path| path.log_bytes + HEADER_BYTES);
+            self.slot.page_mut().log_next -= u64::from(record);
+            self.log_partial(&block, &indirect.mark);
+        }
+        let defined = !block.mode.exact() || page.flags_defined != 0;
+        let flags_exact = indirect.mark.flags_exact && defined;
+        Some(Fault { signo: libc::SIGSEGV, code: SI_KERNEL, addr: GuestAddr(0), flags_exact })
+    }
+
     /// The guest's registers at a mark, and the count.
     fn restore(&mut self, regs: &Registers, mark: &Mark) {
         let page = self.slot.page();
@@ -82,7 +109,7 @@ impl Space {
                 self.restore(regs, &mark);
                 Ok(Next::Return(Exit::Watchpoint { addr: watch.range.start, pc: toucher.pc }))
             }
-            _ => self.finish_block(regs, watch, toucher.pc),
+            _ => self.finish_instruction(regs, watch, &block, toucher.pc),
         }
     }
 
@@ -112,17 +139,37 @@ impl Space {
         self.single_exact()
     }
 
-    /// The rest of the instruction lies before the next block: has the cache left there.
-    fn finish_block(&mut self, regs: &Registers, watch: Watch, pc: GuestAddr) -> Result<Next, RunError> {
+    /// The instruction that touched watched bytes has not come to its end in the cache: goes on to where it has.
+    fn finish_instruction(
+        &mut self,
+        regs: &Registers,
+        watch: Watch,
+        block: &Block,
+        pc: GuestAddr,
+    ) -> Result<Next, RunError> {
         self.disarm_watchpoints()?;
-        let counter = self.slot.page().counter;
-        self.count(counter);
+        let hit = Next::Return(Exit::Watchpoint { addr: watch.range.start, pc });
+        let mut regs = *regs;
+        let code = block.hot.0..block.hot.0 + u64::from(block.hot_len);
+        while code.contains(&regs.rip) {
+            if let Some(mark) = block.mark_at(CacheAddr(regs.rip)).filter(|mark| mark.pc != pc) {
+                self.restore(&regs, &mark.clone());
+                return Ok(hit);
+            }
+            self.host.set_registers(&regs)?;
+            if self.host.step()? != Stop::Signal(libc::SIGTRAP) {
+                return Err(self.unexplained(&regs));
+            }
+            regs = self.host.registers()?;
+        }
+        // The block was its last: has the cache left at the next one, which an empty budget does not cover.
+        self.count(self.slot.page().counter);
         self.granted = 0;
         self.slot.page_mut().counter = 0;
-        match self.go_on(regs)? {
-            Next::At(_) | Next::Replan => Ok(Next::Return(Exit::Watchpoint { addr: watch.range.start, pc })),
-            other => Ok(other),
-        }
+        Ok(match self.go_on(&regs)? {
+            Next::At(_) | Next::Replan => hit,
+            other => other,
+        })
     }
 
     /// Runs one instruction by itself.

@@ -163,17 +163,26 @@ impl Host {
 
     /// Lets the process go on from the registers last loaded until it stops again.
     pub(crate) fn resume(&mut self) -> Result<Stop, HostError> {
-        match self.resume_to_report()? {
-            Report::Seccomp(stopped) => {
-                self.stopped = Some(stopped);
-                Ok(Stop::Seccomp)
-            }
-            Report::Signal(signo, stopped) => {
-                self.stopped = Some(stopped);
-                Ok(Stop::Signal(signo))
-            }
-            other => Err(self.unexpected(other)),
-        }
+        let report = self.resume_to_report()?;
+        self.stop(report)
+    }
+
+    /// Lets the process execute one host instruction.
+    pub(crate) fn step(&mut self) -> Result<Stop, HostError> {
+        let stopped = self.stopped.take().ok_or(HostError::Gone { status: 0 })?;
+        stopped.step(0).map_err(ended)?;
+        let report = self.report()?;
+        self.stop(report)
+    }
+
+    fn stop(&mut self, report: Report) -> Result<Stop, HostError> {
+        let (stop, stopped) = match report {
+            Report::Seccomp(stopped) => (Stop::Seccomp, stopped),
+            Report::Signal(signo, stopped) => (Stop::Signal(signo), stopped),
+            other => return Err(self.unexpected(other)),
+        };
+        self.stopped = Some(stopped);
+        Ok(stop)
     }
 
     fn resume_to_report(&mut self) -> Result<Report, HostError> {

@@ -327,7 +327,7 @@ impl Space {
         }
     }
 
-    /// Forgets the code from those bytes at `addr` that differ from `bytes`.
+    /// Forgets the code from those pages at `addr` that differ from `bytes`.
     fn forget_changed(&mut self, addr: GuestAddr, bytes: &[u8]) {
         let range = GuestRange::new(addr, bytes.len() as u64);
         let known = self.reader.knows(range) || !self.code.pages_with_code(range).is_empty();
@@ -339,15 +339,14 @@ impl Space {
             self.forget_code(range);
             return;
         }
-        let differs = |i: &usize| old[*i] != bytes[*i];
-        let first = (0..bytes.len()).find(differs);
-        let last = (0..bytes.len()).rev().find(differs);
-        if let (Some(first), Some(last)) = (first, last) {
-            let changed = GuestRange {
-                start: addr.wrapping_add(first as u64),
-                end: addr.wrapping_add(last as u64 + 1),
-            };
-            self.forget_code(changed);
+        // Whole pages: blocks depend on code beyond their own bytes, too, but only on their pages.
+        for page in (range.start.page().0..range.end.0).step_by(PAGE_SIZE as usize) {
+            let page = GuestRange::new(GuestAddr(page), PAGE_SIZE);
+            let part = page.intersect(range);
+            let part = (part.start.0 - addr.0) as usize..(part.end.0 - addr.0) as usize;
+            if old[part.clone()] != bytes[part] {
+                self.forget_code(page);
+            }
         }
     }
 

@@ -19,7 +19,7 @@ const EXACT_TAIL: u64 = 2_000;
 const ALL_EXACT: u64 = 20_000;
 
 /// `si_code` of signals that the kernel raises by itself (`include/uapi/asm-generic/siginfo.h`).
-const SI_KERNEL: i32 = 0x80;
+pub(crate) const SI_KERNEL: i32 = 0x80;
 /// `si_code` of an undefined opcode.
 const ILL_ILLOPN: i32 = 2;
 /// `si_code` where nothing is mapped.
@@ -187,7 +187,10 @@ impl Space {
         self.count(page.counter);
         if page.exit_block == RUNTIME_BLOCK {
             self.regs.rip = page.indirect_target;
-            return Ok(Next::At(true));
+            return Ok(match self.refused_branch() {
+                Some(fault) => Next::Return(Exit::Fault(fault)),
+                None => Next::At(true),
+            });
         }
         let block = self.code.block(BlockId(page.exit_block)).map(Rc::clone);
         let exit = block.and_then(|block| {
@@ -208,7 +211,10 @@ impl Space {
             ExitKind::Breakpoint => Next::Return(Exit::Breakpoint),
             ExitKind::Syscall => Next::Return(Exit::Syscall),
             ExitKind::Special(special) => Next::Return(special_exit(special, self.regs.pc())),
-            ExitKind::Raises(signal) => Next::Return(Exit::Fault(raised(signal, self.regs.pc()))),
+            ExitKind::Raises(signal) => {
+                let flags_exact = block.mode.exact() && self.slot.page().flags_defined != 0;
+                Next::Return(Exit::Fault(Fault { flags_exact, ..raised(signal, self.regs.pc()) }))
+            }
             ExitKind::Stale => {
                 let code = Rc::make_mut(&mut self.code);
                 code.remove(block, &self.tables, &mut self.patches);
@@ -306,7 +312,6 @@ fn raised(signal: Signal, pc: GuestAddr) -> Fault {
     let (signo, code, addr) = match signal {
         Signal::Trap => (libc::SIGTRAP, SI_KERNEL, GuestAddr(0)),
         Signal::Illegal => (libc::SIGILL, ILL_ILLOPN, pc),
-        Signal::Segv => (libc::SIGSEGV, SI_KERNEL, GuestAddr(0)),
     };
     Fault { signo, code, addr, flags_exact: false }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
 use translate::Source;
 
-use crate::areas::Areas;
+use crate::areas::{Area, Areas};
 use crate::host::Host;
 
 /// Bytes read at once where code cannot be written by the guest.
@@ -30,20 +30,18 @@ impl Run {
 }
 
 /// What has been read of the guest's code.
+///
+/// The translator looks at code beyond a block, to see which flags matter. A block from code that cannot change unnoticed must not
+/// depend on code that can, nor one from a page on another page: a change there would not be noticed to concern it.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct CodeReader {
     /// By chunk: runs of code that the guest cannot write.
     kept: HashMap<u64, Rc<Vec<Run>>>,
-    /// Code that the guest may write, as it was when this round of translation began.
+    /// Code that the guest may write: that of the page for which a block is being translated.
     fresh: Vec<Run>,
 }
 
 impl CodeReader {
-    /// A new round: what may have changed is read again.
-    pub(crate) fn begin(&mut self) {
-        self.fresh.clear();
-    }
-
     /// Forgets what was read of `range`.
     pub(crate) fn forget(&mut self, range: GuestRange) {
         self.fresh.clear();
@@ -59,29 +57,34 @@ impl CodeReader {
         (first.saturating_sub(1)..last).any(|chunk| self.kept.contains_key(&(chunk * CHUNK)))
     }
 
-    /// Makes the code at `pc` available.
-    pub(crate) fn load(&mut self, host: &Host, areas: &Areas, pc: GuestAddr) {
-        let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return };
+    /// Makes the code at `pc` available, and none that the guest may write but that of its page, or of its page and the next one
+    /// with `across`. Says whether the guest may write it.
+    pub(crate) fn load(&mut self, host: &Host, areas: &Areas, pc: GuestAddr, across: bool) -> bool {
+        self.fresh.clear();
+        let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return false };
         if area.prot.write || area.object.is_some() {
-            if self.fresh.iter().all(|run| run.from(pc.0).len() < 64) {
-                let wanted =
-                    GuestRange { start: pc, end: GuestAddr(pc.page().0.saturating_add(2 * PAGE_SIZE)) };
-                self.fresh.extend(read_runs(host, areas, wanted));
-            }
-            return;
+            let pages = if across { 2 } else { 1 };
+            let end = GuestAddr(pc.page().0.saturating_add(pages * PAGE_SIZE));
+            self.fresh = read_runs(host, areas, GuestRange { start: pc.page(), end }, true);
+            return true;
         }
-        let chunk = pc.0 / CHUNK * CHUNK;
-        self.kept.entry(chunk).or_insert_with(|| {
-            let wanted = GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP);
-            Rc::new(read_runs(host, areas, wanted))
-        });
+        for at in [pc, pc.wrapping_add(2 * OVERLAP)] {
+            let chunk = at.0 / CHUNK * CHUNK;
+            self.kept.entry(chunk).or_insert_with(|| {
+                let wanted = GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP);
+                Rc::new(read_runs(host, areas, wanted, false))
+            });
+        }
+        false
     }
 }
 
-/// The executable bytes in a range, one run for each stretch without a gap. Bytes that the guest may write are included.
-fn read_runs(host: &Host, areas: &Areas, wanted: GuestRange) -> Vec<Run> {
+/// The executable bytes in a range, one run for each stretch without a gap; with `writable`, those that the guest may write,
+/// too.
+fn read_runs(host: &Host, areas: &Areas, wanted: GuestRange, writable: bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for (piece, _) in areas.within(wanted).into_iter().filter(|(_, area)| area.prot.exec) {
+    let included = |area: &Area| area.prot.exec && (writable || (!area.prot.write && area.object.is_none()));
+    for (piece, _) in areas.within(wanted).into_iter().filter(|(_, area)| included(area)) {
         let mut bytes = vec![0; piece.len() as usize];
         // Pages past the end of a mapped file cannot be read.
         if let Err(unmapped) = host.read(piece.start.0, &mut bytes) {
@@ -97,9 +100,8 @@ fn read_runs(host: &Host, areas: &Areas, wanted: GuestRange) -> Vec<Run> {
 
 impl Source for CodeReader {
     fn bytes(&self, at: GuestAddr) -> &[u8] {
-        let fresh = self.fresh.iter().map(|run| run.from(at.0)).max_by_key(|bytes| bytes.len());
-        if let Some(bytes) = fresh.filter(|bytes| !bytes.is_empty()) {
-            return bytes;
+        if let Some(run) = self.fresh.iter().find(|run| !run.from(at.0).is_empty()) {
+            return run.from(at.0);
         }
         let runs = self.kept.get(&(at.0 / CHUNK * CHUNK));
         let run = runs.and_then(|runs| runs.iter().find(|run| !run.from(at.0).is_empty()));

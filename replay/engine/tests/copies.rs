@@ -1,0 +1,82 @@
+//! Copies of spaces go their own ways.
+
+mod oracle;
+
+use backstory_engine::{Exit, MapRequest, MapSource, Mode, Sharing};
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot};
+use oracle::{Native, build, compare};
+
+const PROGRAM: &str = r"
+.globl _start
+_start:
+    mov $2000, %ecx
+1:  imul $7, %rax, %rax
+    add %rcx, %rax
+    push %rax
+    pop buffer(%rip)
+    call 2f
+    dec %ecx
+    jnz 1b
+    mov $60, %eax
+    syscall
+2:  lea buffer(%rip), %rbx
+    jmp *3f(%rip)
+4:  ret
+.data
+3: .quad 4b
+.bss
+buffer: .skip 64
+";
+
+#[test]
+fn a_copy_goes_on_as_the_original() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "copy.s", PROGRAM, &["-static", "-nostdlib"]);
+    let mut native = Native::start(&program, &[]);
+    let mut space = native.image(Mode::Plain);
+    let mut copies = Vec::new();
+    for _ in 0..5 {
+        assert_eq!(space.run(Some(777)).unwrap(), Exit::Budget);
+        copies.push(space.fork(Sharing::Copied).unwrap());
+    }
+    assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+    let end = (space.retired(), space.registers());
+    for copy in copies.iter_mut().rev() {
+        let mut second = copy.fork(Sharing::Kept).unwrap();
+        for space in [copy, &mut second] {
+            assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+            assert_eq!((space.retired(), space.registers()), end);
+        }
+    }
+    drop(space);
+    // Copies outlive the original; and the original's answer was right.
+    let mut last = copies.swap_remove(0);
+    drop(copies);
+    let mut other = native.image(Mode::Exact);
+    compare(&mut native, &mut other, None);
+    assert_eq!(last.run(None).unwrap(), Exit::Syscall);
+    assert_eq!((other.retired(), last.registers().rax), (end.0, 60));
+}
+
+#[test]
+fn shared_memory_is_kept_or_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "copy.s", PROGRAM, &["-static", "-nostdlib"]);
+    let mut space = Native::start(&program, &[]).image(Mode::Plain);
+    let at = GuestAddr(0x5000_0000);
+    let request = MapRequest {
+        range: GuestRange::new(at, 8192),
+        prot: Prot::from_bits(3),
+        shared: true,
+        grows_down: false,
+        no_reserve: false,
+        source: MapSource::Zero,
+    };
+    space.map(&request).unwrap();
+    space.write(at, b"first").unwrap();
+    let kept = space.fork(Sharing::Kept).unwrap();
+    let copied = space.fork(Sharing::Copied).unwrap();
+    space.write(at, b"later").unwrap();
+    assert_eq!(kept.read_vec(at, 5).unwrap(), b"later");
+    assert_eq!(copied.read_vec(at, 5).unwrap(), b"first");
+}

@@ -1,0 +1,145 @@
+//! Code that is written while it runs.
+
+mod oracle;
+
+use backstory_engine::{Exit, MapRequest, MapSource, Mode, Space};
+use guest::{GuestAddr, GuestRange, Prot, Registers};
+use oracle::{Native, build, compare};
+
+const MODES: [Mode; 4] = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
+
+/// Runs a program that calls code in a page it may write, in lock step with itself.
+#[track_caller]
+fn check(body: &str, every: Option<u64>) {
+    let source = format!(
+        ".globl _start\n_start:\n{body}\n mov $60, %eax\n syscall\n.section .jit,\"awx\",@nobits\n.balign 4096\njit: .skip 8192\n"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "jit.s", &source, &["-static", "-nostdlib"]);
+    for mode in MODES {
+        let mut native = Native::start(&program, &[]);
+        let mut space = native.image(mode);
+        compare(&mut native, &mut space, every);
+    }
+}
+
+#[test]
+fn a_block_writes_its_own_later_instruction() {
+    // movb $7, 1(%rip): the operand of the `mov` that follows.
+    check(
+        "lea jit(%rip), %rdi\n lea code(%rip), %rsi\n mov $13, %ecx\n rep movsb\n call jit\n mov %eax, %ebx\n jmp 1f\ncode: .byte 0xc6,0x05,0x01,0,0,0,0x07, 0xb8,0x01,0,0,0, 0xc3\n1:",
+        None,
+    );
+}
+
+#[test]
+fn a_loop_changes_its_own_operand() {
+    // loop: add $imm, %eax; incl imm; dec %ecx; jnz
+    let code = ".byte 0x31,0xc0,0xb9,100,0,0,0, 0x05,0,0,0,0, 0xff,0x05,0xf6,0xff,0xff,0xff, 0xff,0xc9, 0x75,0xf1, 0xc3";
+    let body = format!(
+        "lea jit(%rip), %rdi\n lea code(%rip), %rsi\n mov $23, %ecx\n rep movsb\n call jit\n mov %eax, %ebx\n jmp 1f\ncode: {code}\n1:"
+    );
+    check(&body, None);
+    check(&body, Some(5));
+}
+
+#[test]
+fn code_is_replaced_and_called_again() {
+    check(
+        "mov $50, %r12d\n1: lea jit(%rip), %rdi\n movb $0xb8, (%rdi)\n mov %r12d, 1(%rdi)\n movb $0xc3, 5(%rdi)\n call jit\n add %eax, %ebx\n dec %r12d\n jnz 1b",
+        Some(40),
+    );
+}
+
+#[test]
+fn code_and_data_share_a_page() {
+    // A loop in the page that increments a counter in the same page.
+    let code = ".byte 0xb9,0x88,0x13,0,0, 0xff,0x05,0xf5,0x01,0,0, 0xff,0xc9, 0x75,0xf6, 0x8b,0x05,0xeb,0x01,0,0, 0xc3";
+    check(
+        &format!(
+            "lea jit(%rip), %rdi\n lea code(%rip), %rsi\n mov $22, %ecx\n rep movsb\n call jit\n mov %eax, %ebx\n jmp 1f\ncode: {code}\n1:"
+        ),
+        None,
+    );
+}
+
+/// `mov $value, %eax; syscall`
+fn returns(value: u32) -> Vec<u8> {
+    [&[0xb8][..], &value.to_le_bytes(), &[0x0f, 0x05]].concat()
+}
+
+fn jump(space: &mut Space, pc: u64) {
+    space.set_registers(&Registers { rip: pc, ..space.registers() });
+    assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+}
+
+fn request(at: u64, prot: u64, shared: bool, source: MapSource) -> MapRequest {
+    MapRequest {
+        range: GuestRange::new(GuestAddr(at), 8192),
+        prot: Prot::from_bits(prot),
+        shared,
+        grows_down: false,
+        no_reserve: false,
+        source,
+    }
+}
+
+#[test]
+fn the_kernel_writes_maps_and_protects_code() {
+    let mut space = Space::new(&backstory_engine::Config::default()).unwrap();
+    let at = GuestAddr(0x4000_0000);
+    space.map(&request(at.0, 7, false, MapSource::Zero)).unwrap();
+    for value in [1, 2, 3] {
+        space.write(at, &returns(value)).unwrap();
+        for _ in 0..2 {
+            jump(&mut space, at.0);
+            assert_eq!(space.registers().rax, u64::from(value));
+        }
+    }
+    // Not executable any more.
+    space.protect(GuestRange::new(at, 4096), Prot::from_bits(3)).unwrap();
+    space.set_registers(&Registers { rip: at.0, ..space.registers() });
+    let Exit::Fault(fault) = space.run(None).unwrap() else { panic!() };
+    assert_eq!((fault.signo, fault.code, fault.addr), (libc::SIGSEGV, 2, at));
+    space.protect(GuestRange::new(at, 4096), Prot::from_bits(5)).unwrap();
+    jump(&mut space, at.0);
+    // Mapped anew, moved, discarded.
+    space.map(&request(at.0, 7, false, MapSource::Zero)).unwrap();
+    space.write(at, &returns(9)).unwrap();
+    jump(&mut space, at.0);
+    let to = GuestRange::new(GuestAddr(0x5000_0000), 8192);
+    space.remap(GuestRange::new(at, 8192), to, false).unwrap();
+    jump(&mut space, to.start.0);
+    assert_eq!(space.registers().rax, 9);
+    space.set_registers(&Registers { rip: at.0, ..space.registers() });
+    let Exit::Fault(fault) = space.run(None).unwrap() else { panic!() };
+    assert_eq!((fault.signo, fault.code), (libc::SIGSEGV, 1));
+    space.write(to.start, &returns(10)).unwrap();
+    jump(&mut space, to.start.0);
+    assert_eq!(space.registers().rax, 10);
+}
+
+#[test]
+fn one_file_mapped_twice() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(8192).unwrap();
+    let source = || MapSource::File { path: file.path().to_owned(), offset: 0, object: 7 };
+    let mut space = Space::new(&backstory_engine::Config::default()).unwrap();
+    space.map(&request(0x4000_0000, 3, true, source())).unwrap();
+    space.map(&request(0x5000_0000, 5, true, source())).unwrap();
+    space.map(&request(0x6000_0000, 7, false, MapSource::Zero)).unwrap();
+    // mov %eax, 0x40000001; syscall
+    space.write(GuestAddr(0x6000_0000), &[0x89, 0x04, 0x25, 1, 0, 0, 0x40, 0x0f, 0x05]).unwrap();
+    space.write(GuestAddr(0x4000_0000), &returns(0)).unwrap();
+    for value in 1..50 {
+        space.set_registers(&Registers { rax: value, ..space.registers() });
+        jump(&mut space, 0x6000_0000);
+        jump(&mut space, 0x5000_0000);
+        assert_eq!(space.registers().rax, value);
+    }
+    // The kernel writes through one of them.
+    space.write(GuestAddr(0x5000_0000), &returns(77)).unwrap();
+    jump(&mut space, 0x5000_0000);
+    assert_eq!(space.registers().rax, 77);
+    assert_eq!(std::fs::read(file.path()).unwrap()[..8], [0; 8], "the file itself is untouched");
+}
