@@ -105,6 +105,11 @@ impl Layout {
         all.filter(|m| m.file.is_some()).min_by_key(|m| (!m.prot.exec, m.space, m.from))
     }
 
+    /// Every mapping of the recording.
+    pub fn all(&self) -> impl Iterator<Item = &Mapping> {
+        self.spaces.iter().flat_map(|space| &space.mappings)
+    }
+
     /// The mappings of `space` that are there at `moment`, by address.
     pub fn in_space(&self, space: SpaceId, moment: Moment) -> impl Iterator<Item = &Mapping> {
         let mappings = self.spaces.get(space.index()).map_or(&[][..], |space| &space.mappings[..]);

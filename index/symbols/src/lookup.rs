@@ -218,6 +218,31 @@ impl Symbols {
         Some(GuestRange::new(pc.wrapping_sub(spot.link - symbol.addr), symbol.size))
     }
 
+    /// The smallest range that holds the code of every function that [`Symbols::function`] calls `name`, over all spaces and
+    /// moments. `None` where no symbol table knows one: other code may still have that name.
+    pub fn code_named(&self, name: &str) -> Option<GuestRange> {
+        let mut hull: Option<GuestRange> = None;
+        let mut known: HashMap<FileId, Vec<(u64, u64)>> = HashMap::new();
+        for mapping in self.layout.all() {
+            let Some((image, at)) = mapping.file.and_then(|at| Some((self.image(at.file)?, at))) else {
+                continue;
+            };
+            let Some(link) = image.address_of(at.offset, at.offset, mapping.prot) else { continue };
+            let found =
+                known.entry(at.file).or_insert_with(|| image.symbols().functions_named(name).collect());
+            for &(addr, size) in found.iter() {
+                let start = mapping.range.start.wrapping_add(addr.wrapping_sub(link));
+                // A symbol without a size covers code up to the next one: to the end of its mapping at most.
+                let end = if size == 0 { mapping.range.end } else { start.wrapping_add(size) };
+                if mapping.range.contains(start) {
+                    let hull = hull.get_or_insert(GuestRange { start, end });
+                    *hull = GuestRange { start: hull.start.min(start), end: hull.end.max(end) };
+                }
+            }
+        }
+        hull
+    }
+
     /// The function that the linkage stub at `pc` jumps to, where there is one.
     pub fn stub_target(&self, space: SpaceId, moment: Moment, pc: GuestAddr) -> Option<String> {
         let spot = self.spot(space, moment, pc)?;

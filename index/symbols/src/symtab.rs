@@ -43,10 +43,10 @@ impl Symbol {
     }
 
     /// Which of several symbols at one place is shown: typed before labels, sized before unsized, global before local,
-    /// plain names before those with underscores.
-    fn rank(&self) -> (Kind, bool, bool, usize) {
+    /// plain names before those with underscores, short before long.
+    fn rank(&self) -> (Kind, bool, bool, usize, usize) {
         let underscores = self.raw.bytes().take_while(|&b| b == b'_').count();
-        (self.kind, self.size == 0, !self.global, underscores)
+        (self.kind, self.size == 0, !self.global, underscores, self.raw.len())
     }
 }
 
@@ -113,6 +113,14 @@ impl SymbolTable {
             let mangled = self.symbols.iter().filter(|s| s.raw.starts_with('_') && s.raw.contains(last));
             mangled.filter(|s| matches(&s.name(), name)).min_by_key(|s| s.rank())
         })
+    }
+
+    /// The code of every function that is shown as `name`.
+    pub(crate) fn functions_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let last = name.split('(').next().unwrap_or(name).rsplit("::").next().unwrap_or(name);
+        let code = self.symbols.iter().filter(|s| matches!(s.kind, Kind::Function | Kind::Label));
+        let named = code.filter(move |s| &*s.raw == name || (s.raw.contains(last) && s.name() == name));
+        named.map(|s| (s.addr, s.size))
     }
 
     /// A static variable of a function, which the compiler calls `name.123`.

@@ -44,8 +44,8 @@ impl Source for CallsTable {
             Column::plain("kind"),
             Column::plain("ret"),
             Column::plain("sp"),
-            Column::plain("function"),
-            Column::plain("caller_function"),
+            Column::named("function", 3),
+            Column::named("caller_function", 3),
         ],
         time: ENTRY,
     };
@@ -55,8 +55,8 @@ impl Source for CallsTable {
     fn scan(recording: &Recording, bounds: &Bounds) -> Result<store::Calls, QueryError> {
         recording.store.calls(&CallQuery {
             space: bounds.id(SPACE).map(SpaceId),
-            callees: bounds.addresses(CALLEE),
-            sites: bounds.addresses(CALLER),
+            callees: recording.code(bounds.addresses(CALLEE), bounds.text(FUNCTION)),
+            sites: recording.code(bounds.addresses(CALLER), bounds.text(CALLER_FUNCTION)),
             entered: bounds.moments(ENTRY),
             task: bounds.id(TASK).map(TaskId),
             order: bounds.order,

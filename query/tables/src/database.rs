@@ -30,6 +30,17 @@ pub(crate) struct Recording {
     pub(crate) symbols: Symbols,
 }
 
+impl Recording {
+    /// The code that `pcs` and the function `name` have in common; `None` for all code.
+    pub(crate) fn code(&self, pcs: Option<GuestRange>, name: Option<&str>) -> Option<GuestRange> {
+        let named = name.and_then(|name| self.symbols.code_named(name));
+        match (pcs, named) {
+            (Some(pcs), Some(named)) => Some(pcs.intersect(named)),
+            (pcs, named) => pcs.or(named),
+        }
+    }
+}
+
 /// Why a recording cannot be queried.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

@@ -31,7 +31,7 @@ impl Source for ExecutionsTable {
             Column::pushed("task", 1),
             Column::pushed("space", 1),
             Column::pushed("pc", 4),
-            Column::plain("function"),
+            Column::named("function", 3),
             Column::plain("line"),
         ],
         time: MOMENT,
@@ -42,7 +42,7 @@ impl Source for ExecutionsTable {
     fn scan(recording: &Recording, bounds: &Bounds) -> Result<store::Executions, QueryError> {
         recording.store.executions(&ExecutionQuery {
             space: bounds.id(SPACE).map(SpaceId),
-            pcs: bounds.addresses(PC),
+            pcs: recording.code(bounds.addresses(PC), bounds.text(FUNCTION)),
             moments: bounds.moments(MOMENT),
             task: bounds.id(TASK).map(TaskId),
             order: bounds.order,

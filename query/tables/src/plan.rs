@@ -25,17 +25,24 @@ pub(crate) struct Column {
     pub(crate) name: &'static str,
     /// The share of all rows that an equality leaves, as a negative power of ten; `None` where nothing is pushed down.
     pub(crate) selectivity: Option<i32>,
+    /// Whether it holds text, of which only an equality is pushed down.
+    pub(crate) text: bool,
 }
 
 impl Column {
     /// A column that can be pushed down.
     pub(crate) const fn pushed(name: &'static str, selectivity: i32) -> Self {
-        Self { name, selectivity: Some(selectivity) }
+        Self { name, selectivity: Some(selectivity), text: false }
+    }
+
+    /// A column of text whose equality can be pushed down.
+    pub(crate) const fn named(name: &'static str, selectivity: i32) -> Self {
+        Self { name, selectivity: Some(selectivity), text: true }
     }
 
     /// A column that SQLite checks.
     pub(crate) const fn plain(name: &'static str) -> Self {
-        Self { name, selectivity: None }
+        Self { name, selectivity: None, text: false }
     }
 }
 
@@ -43,6 +50,7 @@ impl Column {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bounds {
     ranges: Vec<(u64, u64)>,
+    texts: Vec<Option<String>>,
     /// Nothing can match (a comparison with NULL).
     pub(crate) empty: bool,
     /// The order asked for.
@@ -73,7 +81,12 @@ pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
         })
         .collect();
     for (index, column, operator) in usable {
-        let Some(Column { name, selectivity: Some(power) }) = shape.columns.get(column) else { continue };
+        let Some(Column { name, selectivity: Some(power), text }) = shape.columns.get(column) else {
+            continue;
+        };
+        if *text && operator != "=" {
+            continue;
+        }
         steps.push(format!("{name}{operator}"));
         info.constraint_usage(index).set_argv_index(steps.len() as i32);
         cost *= if operator == "=" { 10f64.powi(-power) } else { 0.3 };
@@ -93,7 +106,9 @@ pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
 impl Bounds {
     /// Everything.
     pub(crate) fn all(shape: &Shape) -> Self {
-        Self { ranges: vec![(0, u64::MAX); shape.columns.len()], empty: false, order: Order::Ascending }
+        let columns = shape.columns.len();
+        let (ranges, texts) = (vec![(0, u64::MAX); columns], vec![None; columns]);
+        Self { ranges, texts, empty: false, order: Order::Ascending }
     }
 
     /// From a plan that [`choose`] made and the values of its constraints.
@@ -112,8 +127,13 @@ impl Bounds {
             let Some(value) = values.next() else { break };
             let operator = OPERATORS.iter().find_map(|(text, _)| step.strip_suffix(text).map(|n| (n, *text)));
             let Some((name, operator)) = operator else { continue };
-            if let Some(column) = shape.columns.iter().position(|c| c.name == name) {
-                bounds.narrow(column, operator, value);
+            match (shape.columns.iter().position(|c| c.name == name), value) {
+                (Some(column), ValueRef::Text(text)) if shape.columns[column].text => {
+                    bounds.texts[column] = std::str::from_utf8(text).ok().map(str::to_owned);
+                }
+                (Some(column), ValueRef::Null) if shape.columns[column].text => bounds.empty = true,
+                (Some(column), _) if !shape.columns[column].text => bounds.narrow(column, operator, value),
+                _ => {}
             }
         }
         bounds.empty |= bounds.ranges.iter().any(|(low, high)| low > high);
@@ -154,6 +174,11 @@ impl Bounds {
         (low == high).then_some(low)
     }
 
+    /// The text that `column` must equal.
+    pub(crate) fn text(&self, column: usize) -> Option<&str> {
+        self.texts[column].as_deref()
+    }
+
     /// As addresses; `None` for all.
     pub(crate) fn addresses(&self, column: usize) -> Option<GuestRange> {
         let (low, high) = self.ranges[column];
@@ -178,7 +203,12 @@ mod tests {
     use super::*;
 
     const SHAPE: Shape = Shape {
-        columns: &[Column::pushed("moment", 8), Column::pushed("addr", 6), Column::plain("value")],
+        columns: &[
+            Column::pushed("moment", 8),
+            Column::pushed("addr", 6),
+            Column::plain("value"),
+            Column::named("function", 3),
+        ],
         time: 0,
     };
 
@@ -206,5 +236,8 @@ mod tests {
         check("addr=", &[ValueRef::Text(b"7")], Some([ALL, ALL]));
         let bounds = Bounds::from_plan(&SHAPE, "addr=, order=moment desc", [int(1)]);
         assert_eq!(bounds.order, Order::Descending);
+        let bounds = Bounds::from_plan(&SHAPE, "function=, addr=", [ValueRef::Text(b"main"), int(3)]);
+        assert_eq!((bounds.text(3), bounds.only(1)), (Some("main"), Some(3)));
+        check("function=", &[ValueRef::Null], None);
     }
 }

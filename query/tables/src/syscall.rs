@@ -25,5 +25,5 @@ pub fn describe_signal(row: &SignalRow) -> String {
 
 /// `SIGSEGV`; a number where there is no name.
 pub(crate) fn signal_name(signo: i32) -> String {
-    format!("signal {signo}")
+    kernel::signal_name(signo).map_or_else(|| format!("signal {signo}"), |name| name.to_string())
 }

@@ -42,7 +42,7 @@ impl Source for WritesTable {
             Column::pushed("pc", 4),
             Column::plain("event"),
             Column::pushed("touches", 6),
-            Column::plain("function"),
+            Column::named("function", 3),
             Column::plain("line"),
         ],
         time: MOMENT,
@@ -60,7 +60,7 @@ impl Source for WritesTable {
             space: bounds.id(SPACE).map(SpaceId),
             addrs,
             moments: bounds.moments(MOMENT),
-            pcs: bounds.addresses(PC),
+            pcs: recording.code(bounds.addresses(PC), code_name(bounds)),
             task: bounds.id(TASK).map(TaskId),
             order: bounds.order,
         })
@@ -110,6 +110,11 @@ impl Source for WritesTable {
         };
         mix(&[row.moment.0, u64::from(row.space.0), row.addr.0, row.len, author])
     }
+}
+
+/// The function asked for, unless it may be a syscall (`read()`), which no code range holds.
+fn code_name(bounds: &Bounds) -> Option<&str> {
+    bounds.text(FUNCTION).filter(|name| !name.ends_with("()"))
 }
 
 /// The byte of a write that the question's range begins with.
