@@ -39,8 +39,11 @@ pub(crate) struct Cache<'a> {
     pub(crate) stops: u64,
     /// The whole log.
     pub(crate) log: Vec<u8>,
-    /// What was refused, if that ended the run.
-    pub(crate) refused: Option<String>,
+    /// A new budget whenever one is used up (and the log is then thrown away).
+    pub(crate) refill: Option<u64>,
+    refilled: i64,
+    /// The run ended for a reason that native code does not know.
+    pub(crate) gave_up: bool,
 }
 
 struct Code<'a> {
@@ -82,7 +85,9 @@ impl<'a> Cache<'a> {
             self_check: false,
             stops: 0,
             log: Vec::new(),
-            refused: None,
+            gave_up: false,
+            refill: None,
+            refilled: 0,
         }
     }
 
@@ -160,7 +165,11 @@ impl<'a> Cache<'a> {
                     Ok(index) => index,
                     Err(Refusal::Unreadable { .. }) => break (Outcome::Fault(libc::SIGSEGV), Flags::Unknown),
                     Err(Refusal::Unsupported { name, .. }) => {
-                        self.refused = Some(name);
+                        self.gave_up |= name.contains("while logging");
+                        break (Outcome::Stopped, exact);
+                    }
+                    Err(Refusal::OutOfReach { .. }) => {
+                        self.gave_up = true;
                         break (Outcome::Stopped, exact);
                     }
                     Err(refusal) => panic!("{refusal}"),
@@ -178,7 +187,7 @@ impl<'a> Cache<'a> {
             regs,
             xstate: world.xstate(),
             memory: world.bytes(DATA, DATA_LEN).to_vec(),
-            count: budget - world.page().counter as u64,
+            count: (budget as i64 + self.refilled - world.page().counter) as u64,
         };
         (run, flags)
     }
@@ -252,6 +261,13 @@ impl<'a> Cache<'a> {
                 if let Ok(target) = self.block_at(exit.pc.0) {
                     self.patch(link, self.blocks[target].entry);
                 }
+                None
+            }
+            ExitKind::Budget if self.refill.is_some() => {
+                let refill = self.refill.unwrap_or(0);
+                self.refilled += refill as i64 - left;
+                page.counter = refill as i64;
+                self.reset_log();
                 None
             }
             ExitKind::Budget => {

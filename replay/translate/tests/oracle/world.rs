@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "mmap, fork and ptrace, for tests only")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use guest::Registers;
 use translate::{ENGINE_PAGE_SIZE, EnginePage, LOOKUP_TABLE_BYTES, Layout, RUNTIME_PAGE_SIZE};
@@ -112,6 +113,19 @@ impl World {
         let mut iov = libc::iovec { iov_base: image.as_ptr().cast_mut().cast(), iov_len: image.len() };
         const NT_X86_XSTATE: usize = 0x202;
         self.ptrace(libc::PTRACE_SETREGSET, NT_X86_XSTATE as *mut _, std::ptr::from_mut(&mut iov).cast());
+    }
+
+    /// Processor time the child has used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let mut clock = 0;
+        // SAFETY: all zeroes is a valid timespec, and the pointers are to locals.
+        let time = unsafe {
+            let mut time: libc::timespec = std::mem::zeroed();
+            assert_eq!(libc::clock_getcpuclockid(self.child, &mut clock), 0);
+            assert_eq!(libc::clock_gettime(clock, &mut time), 0);
+            time
+        };
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
     /// Runs one instruction.
