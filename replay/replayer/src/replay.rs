@@ -203,6 +203,8 @@ impl Replay {
                 return Ok(Stopped::Reached);
             }
             match self.reach(self.budget(until), observer)? {
+                // Where the stop's own instruction is the one asked for, it does not happen yet.
+                Reach::Stop if self.is_reached(until) => return Ok(Stopped::Reached),
                 Reach::Stop => {
                     if let Some(stopped) = self.perform(observer)? {
                         return Ok(stopped);
@@ -251,7 +253,10 @@ impl Replay {
         let left = goal.0.saturating_sub(self.cursor.moment.0);
         let event = self.cursor.next.as_ref().map(|(_, event)| event)?;
         let to_stop = self.remaining().map(|remaining| remaining.saturating_sub(own(event)));
-        if to_stop.is_some_and(|to_stop| to_stop <= left) { None } else { Some(left) }
+        // An event at the very place asked for happens only if it retires nothing and an instruction is asked for.
+        let passes = own(event) == 0 && matches!(until, Until::Moment(_, Bias::NextInstruction));
+        let first = to_stop.is_some_and(|to_stop| to_stop < left || to_stop == left && passes);
+        if first { None } else { Some(left) }
     }
 
     /// Runs the next event's task towards its stop.
