@@ -70,7 +70,7 @@ pub struct Encoded {
     pub first_tick: u64,
     /// Instructions in it.
     pub ticks: u64,
-    /// The moment of its first tick.
+    /// The moment of the first thing that happened in it.
     pub first: Moment,
     /// The moment of its end: nothing in it happened later.
     pub last: Moment,
@@ -160,7 +160,7 @@ impl Encoder {
             space: raw.space.0,
             first_tick: raw.first_tick,
             ticks: raw.ticks,
-            first: raw.marks.moment(raw.first_tick),
+            first: begin(raw),
             last: raw.marks.moment(raw.tick()),
             writes: layout.writes + (raw.variable.len() + raw.system.len()) as u64,
             ..Encoded::default()
@@ -282,7 +282,7 @@ impl Encoder {
         }
         bytes.clear();
         raw.marks.write(&mut bytes);
-        write_hints(&mut bytes, &raw.hints);
+        write_hints(&mut bytes, &raw.hints, &raw.marks);
         put(column::MARKS, &bytes)?;
         if !raw.system.is_empty() {
             bytes.clear();
@@ -359,6 +359,12 @@ impl Encoder {
         }
         encoded.code = code.into_iter().collect();
     }
+}
+
+/// The moment of the first thing that happened: the kernel may have written before the moment of the first tick.
+fn begin(raw: &RawGranule) -> Moment {
+    let first = raw.marks.moment(raw.first_tick);
+    raw.system.first().map_or(first, |write| write.moment.min(first))
 }
 
 fn compile(layout: &Layout, table: &BlockTable) -> (Vec<Record>, Vec<Op>) {

@@ -58,6 +58,8 @@ pub struct Call {
 pub struct Hint {
     /// When, before that tick's instruction.
     pub tick: u64,
+    /// When. (Another task may run from this very tick on, at a later moment.)
+    pub moment: Moment,
     /// To whom.
     pub task: TaskId,
     /// What.
@@ -167,9 +169,9 @@ impl Frames {
         self.stacks.insert(task, stack);
     }
 
-    /// Applies a hint, with the moment at which it happened. Left functions go to `left`.
-    pub fn apply(&mut self, hint: &Hint, moment: Moment, left: &mut impl FnMut(Call)) {
-        let task = hint.task;
+    /// Applies a hint. Left functions go to `left`.
+    fn apply(&mut self, hint: &Hint, left: &mut impl FnMut(Call)) {
+        let Hint { task, moment, .. } = *hint;
         match hint.kind {
             HintKind::Adopt { from } => {
                 let frames = self.of(from).to_vec();
@@ -296,7 +298,7 @@ impl Flow<'_> {
             let moment = Moment(mark.moment.0 + (tick - mark.tick));
             while let Some(hint) = self.hints.get(next_hint).filter(|hint| hint.tick <= tick) {
                 frames.put(mark.task, stack);
-                frames.apply(hint, moment, left);
+                frames.apply(hint, left);
                 stack = frames.take(mark.task);
                 next_hint += 1;
             }
@@ -312,7 +314,7 @@ impl Flow<'_> {
         }
         frames.put(mark.task, stack);
         for hint in self.hints.iter().skip(next_hint).take_while(|hint| hint.tick < until) {
-            frames.apply(hint, self.marks.moment(hint.tick), left);
+            frames.apply(hint, left);
         }
     }
 
@@ -327,12 +329,13 @@ impl Flow<'_> {
     }
 }
 
-pub(crate) fn write_hints(out: &mut Vec<u8>, hints: &[Hint]) {
+pub(crate) fn write_hints(out: &mut Vec<u8>, hints: &[Hint], marks: &Marks) {
     put_varint(out, hints.len() as u64);
     let mut last = 0;
     for hint in hints {
         put_varint(out, hint.tick - last);
         last = hint.tick;
+        put_varint(out, marks.moment(hint.tick).0.wrapping_sub(hint.moment.0));
         put_varint(out, u64::from(hint.task.0));
         match hint.kind {
             HintKind::Signal { site, handler, ret, sp } => {
@@ -353,14 +356,15 @@ pub(crate) fn write_hints(out: &mut Vec<u8>, hints: &[Hint]) {
     }
 }
 
-pub(crate) fn read_hints(reader: &mut Reader<'_>) -> Result<Vec<Hint>, WireError> {
+pub(crate) fn read_hints(reader: &mut Reader<'_>, marks: &Marks) -> Result<Vec<Hint>, WireError> {
     fn task(value: u64) -> Result<TaskId, WireError> {
         u32::try_from(value).map(TaskId).map_err(|_| WireError::Invalid { what: "task of a hint" })
     }
     let mut hints = Vec::new();
     let mut tick = 0u64;
-    for _ in 0..reader.count(4)? {
+    for _ in 0..reader.count(5)? {
         tick = tick.checked_add(reader.varint()?).ok_or(WireError::Invalid { what: "hint" })?;
+        let moment = Moment(marks.moment(tick).0.wrapping_sub(reader.varint()?));
         let whose = task(reader.varint()?)?;
         let addr = |reader: &mut Reader<'_>| reader.signed().map(|value| GuestAddr(value as u64));
         let kind = match reader.byte()? {
@@ -372,7 +376,7 @@ pub(crate) fn read_hints(reader: &mut Reader<'_>) -> Result<Vec<Hint>, WireError
             2 => HintKind::Adopt { from: task(reader.varint()?)? },
             _ => return Err(WireError::Invalid { what: "kind of a hint" }),
         };
-        hints.push(Hint { tick, task: whose, kind });
+        hints.push(Hint { tick, moment, task: whose, kind });
     }
     Ok(hints)
 }

@@ -153,7 +153,7 @@ impl Granule {
             let bytes = self.column(column::MARKS)?;
             let mut reader = Reader::new(&bytes);
             let marks = Marks::read(&mut reader).map_err(broken(column::MARKS))?;
-            let hints = read_hints(&mut reader).map_err(broken(column::MARKS))?;
+            let hints = read_hints(&mut reader, &marks).map_err(broken(column::MARKS))?;
             if marks.all().first().is_none_or(|mark| mark.tick != self.head.first_tick) {
                 return Err(invalid(column::MARKS, "first mark"));
             }

@@ -2,7 +2,7 @@
 
 use guest::{EventId, GuestAddr, Moment, SpaceId, TaskId};
 
-use crate::frames::Hint;
+use crate::frames::{Hint, HintKind};
 use crate::marks::{Mark, Marks};
 use crate::shape::BlockId;
 
@@ -163,8 +163,10 @@ impl RawGranule {
         self.system_bytes.extend_from_slice(bytes);
     }
 
-    /// What happened to the running task's call stack other than by calls and returns.
-    pub fn hint(&mut self, hint: Hint) {
-        self.hints.push(hint);
+    /// What happened, now, to the running task's call stack other than by calls and returns.
+    pub fn hint(&mut self, kind: HintKind) {
+        let tick = self.tick();
+        let (moment, task) = (self.marks.moment(tick), self.marks.at(tick).task);
+        self.hints.push(Hint { tick, moment, task, kind });
     }
 }

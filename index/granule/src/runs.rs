@@ -48,6 +48,23 @@ impl Granule {
         })
     }
 
+    /// How many instructions that begin in `pcs` retire in it: only the head is needed.
+    pub fn count_instructions(&self, pcs: Option<GuestRange>) -> u64 {
+        let Some(pcs) = pcs else { return self.end_tick() - self.first_tick() };
+        let mut count = 0;
+        for (id, times) in self.blocks() {
+            let Some(shape) = self.table().get(id).filter(|shape| shape.code().overlaps(pcs)) else {
+                continue;
+            };
+            let mut pc = shape.pc;
+            for &len in &shape.lens {
+                count += if pcs.contains(pc) { u64::from(times) } else { 0 };
+                pc = pc.wrapping_add(u64::from(len));
+            }
+        }
+        count
+    }
+
     /// Whether any block with an instruction in `pcs` runs in it: only the head is needed.
     pub fn runs_any(&self, pcs: GuestRange) -> bool {
         self.blocks().any(|(id, _)| self.table().get(id).is_some_and(|shape| shape.code().overlaps(pcs)))

@@ -1,11 +1,13 @@
 //! Random granules beside the plain list of what they hold, and every question asked of both.
 
+use backstory_granule as granule;
+
 mod common;
 
 use std::sync::Arc;
 
-use backstory_granule::{BlockTable, Counters, Encoder, Frames, Granule, Origin, Write, WriteFilter};
 use common::{Source, Truth, generate, overlaps};
+use granule::{BlockTable, Counters, Encoder, Frames, Granule, Origin, Write, WriteFilter};
 use guest::{GuestAddr, GuestRange};
 
 fn open(columns: &[(u32, Vec<u8>)], table: &BlockTable) -> Arc<Granule> {

@@ -1,10 +1,14 @@
 //! Calls as intervals, lazily and in order of entry.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use granule::CallKind;
+use granule::{Call, CallKind, Frame, Frames};
 use guest::{GuestAddr, GuestRange, Moment, SpaceId, TaskId};
+use rusqlite::{OptionalExtension, params};
 
+use crate::lookup::Listed;
+use crate::merge::{Merge, Rows};
 use crate::{Order, QueryError, Store};
 
 /// Which calls are asked for. `Default` asks for all.
@@ -65,22 +69,132 @@ pub struct CallRow {
 
 /// A lazy walk over calls.
 pub struct Calls {
-    pub(crate) store: Store,
-    pub(crate) query: CallQuery,
+    merge: Merge<CallRow>,
 }
 
 impl Iterator for Calls {
     type Item = Result<CallRow, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let _ = (&self.store, &self.query);
-        None
+        self.merge.next()
     }
 }
 
 impl Store {
     /// The calls that `query` asks for, in order of entry.
     pub fn calls(&self, query: &CallQuery) -> Result<Calls, QueryError> {
-        Ok(Calls { store: self.clone(), query: query.clone() })
+        let mut granules = self.inner.directory.within(query.space, &query.entered);
+        for pcs in [query.callees, query.sites].into_iter().flatten() {
+            // A call at the end of a granule is entered in the next one: look one further.
+            let running = self.granules_running(pcs)?;
+            let one = query.sites == Some(pcs);
+            granules.retain(|granule| {
+                running.contains(&granule.granule) || one && self.follows_any(granule, &running)
+            });
+        }
+        let (store, asked) = (self.clone(), query.clone());
+        let open = move |listed: &Listed| {
+            let mut rows = store.calls_of(listed)?;
+            rows.retain(|row| asked.wants(row));
+            if asked.order == Order::Descending {
+                rows.reverse();
+            }
+            Ok(Box::new(rows.into_iter().map(Ok)) as Rows<CallRow>)
+        };
+        Ok(Calls {
+            merge: Merge::new(granules, query.order, |row: &CallRow| (row.entry, u64::from(row.depth)), open),
+        })
+    }
+
+    /// Whether the granule before this one in its space is in `running`.
+    fn follows_any(&self, granule: &Listed, running: &BTreeSet<u64>) -> bool {
+        let all = self.inner.directory.of(granule.space);
+        let at = all.partition_point(|other| other.granule < granule.granule);
+        at.checked_sub(1).is_some_and(|before| running.contains(&all[before].granule))
+    }
+
+    /// The calls entered in a granule, in order of entry.
+    fn calls_of(&self, listed: &Listed) -> Result<Vec<CallRow>, QueryError> {
+        let number = listed.granule;
+        let granule = self.granule(number)?;
+        let mut frames = self.frames_before(listed)?;
+        let mut calls = Vec::new();
+        granule
+            .follow(&mut frames, u64::MAX, |call| {
+                if !call.crossed {
+                    calls.push(row_of(listed.space, &call));
+                }
+            })
+            .map_err(|source| QueryError::Granule { granule: number, source })?;
+        for call in frames.in_progress().filter(|call| !call.crossed) {
+            let exit = self.exit_of(listed, &call)?;
+            calls.push(CallRow { exit, ..row_of(listed.space, &call) });
+        }
+        calls.sort_by_key(|call| (call.entry, call.depth));
+        Ok(calls)
+    }
+
+    /// When a call that was in progress at the end of the granule in which it was entered was left.
+    fn exit_of(&self, listed: &Listed, call: &Call) -> Result<Option<Moment>, QueryError> {
+        let db = self.db();
+        let mut statement = db.prepare_cached(
+            "SELECT exit FROM open_calls WHERE space = ?1 AND task = ?2 AND depth = ?3 AND opened = ?4 AND entry = ?5",
+        )?;
+        let key = params![listed.space.0, call.task.0, call.depth, listed.granule, call.frame.entry.0];
+        let exit: Option<Option<u64>> = statement.query_row(key, |row| row.get(0)).optional()?;
+        Ok(exit.flatten().map(Moment))
+    }
+
+    /// The call stacks of all tasks of a space at the beginning of a granule.
+    pub(crate) fn frames_before(&self, listed: &Listed) -> Result<Frames, QueryError> {
+        let db = self.db();
+        let mut frames = Frames::default();
+        let mut tasks = db.prepare_cached("SELECT DISTINCT task FROM open_calls WHERE space = ?1")?;
+        let tasks: Vec<u32> =
+            tasks.query_map([listed.space.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        let mut statement = db.prepare_cached(
+            "SELECT closed, kind, entry, callee, site, ret, sp FROM open_calls
+             WHERE space = ?1 AND task = ?2 AND depth = ?3 AND opened < ?4 ORDER BY opened DESC, entry DESC LIMIT 1",
+        )?;
+        for task in tasks {
+            let mut stack = Vec::new();
+            loop {
+                let key = params![listed.space.0, task, stack.len() as u64, listed.granule];
+                let found = statement.query_row(key, |row| Ok((row.get(0)?, frame_of(row)?))).optional()?;
+                let Some((closed, frame)): Option<(Option<u64>, Frame)> = found else { break };
+                if closed.is_some_and(|closed| closed < listed.granule) {
+                    break;
+                }
+                stack.push(frame);
+            }
+            frames.set(TaskId(task), stack);
+        }
+        Ok(frames)
+    }
+}
+
+fn frame_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Frame> {
+    let addr = |at: usize| row.get::<_, i64>(at).map(|addr| GuestAddr(addr as u64));
+    Ok(Frame {
+        kind: if row.get::<_, u8>(1)? == 0 { CallKind::Call } else { CallKind::Signal },
+        entry: Moment(row.get(2)?),
+        callee: addr(3)?,
+        site: addr(4)?,
+        ret: addr(5)?,
+        sp: addr(6)?,
+    })
+}
+
+pub(crate) fn row_of(space: SpaceId, call: &Call) -> CallRow {
+    let Frame { kind, entry, callee, site, ret, sp } = call.frame;
+    CallRow { kind, entry, exit: call.exit, task: call.task, space, callee, site, ret, sp, depth: call.depth }
+}
+
+impl CallQuery {
+    fn wants(&self, row: &CallRow) -> bool {
+        self.entered.contains(&row.entry)
+            && self.task.is_none_or(|task| row.task == task)
+            && self.callees.is_none_or(|range| range.contains(row.callee))
+            && self.sites.is_none_or(|range| range.contains(row.site))
     }
 }

@@ -1,1 +1,421 @@
-//! (to be written)
+//! The one writer of an index: a segment is a transaction, so that a killed build leaves whole segments.
+
+use std::path::{Path, PathBuf};
+
+use granule::{BlockTable, Call, CallKind, Encoded};
+use guest::{Moment, SpaceId};
+use rusqlite::{Connection, Transaction, params};
+
+use crate::open::{hex, identify, meta, read_blocks};
+use crate::schema::{COLUMNS_PER_GRANULE, CREATE, DATABASE_PAGE};
+use crate::{
+    EventRow, FORMAT, INDEX_FILE, ImageRow, MappingRow, MappingSource, OpenError, OutputRow, QueryError,
+    SignalRow, SpaceRow, SyscallRow, TaskRow,
+};
+
+/// Why something could not be committed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The index could not be opened or made.
+    #[error("index for writing")]
+    Open(#[from] OpenError),
+    /// SQLite failed (a full disk, say).
+    #[error("index database {path}")]
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// What was committed before is damaged.
+    #[error("index database {path}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: Box<QueryError>,
+    },
+}
+
+/// Blocks that were numbered since the last commit.
+#[derive(Clone, Debug, Default)]
+pub struct NewBlocks {
+    /// Number of the first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// What [`BlockTable::write_from`] wrote.
+    pub data: Vec<u8>,
+}
+
+/// What a transaction adds: a part of a replay unit.
+#[derive(Clone, Debug, Default)]
+pub struct Segment {
+    /// The unit, by its place in the recording.
+    pub unit: u32,
+    /// Which of its parts, from 0.
+    pub part: u32,
+    /// Whether it is the unit's last.
+    pub last: bool,
+    /// What the builder needs to go on after it.
+    pub state: Vec<u8>,
+    /// Granules; those of a space in the order of time.
+    pub granules: Vec<Encoded>,
+    /// Calls that a task of a new space is in because its parent was.
+    pub inherited: Vec<(SpaceId, Call)>,
+    /// Blocks that its granules name and no earlier commit brought.
+    pub blocks: NewBlocks,
+}
+
+/// The small tables.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Table `events`.
+    pub events: Vec<EventRow>,
+    /// Table `tasks`.
+    pub tasks: Vec<TaskRow>,
+    /// Table `spaces`.
+    pub spaces: Vec<SpaceRow>,
+    /// Table `images`.
+    pub images: Vec<ImageRow>,
+    /// Table `mappings`.
+    pub mappings: Vec<MappingRow>,
+    /// Table `syscalls`.
+    pub syscalls: Vec<SyscallRow>,
+    /// Table `signals`.
+    pub signals: Vec<SignalRow>,
+    /// Table `output`.
+    pub output: Vec<OutputRow>,
+}
+
+/// What is in an index that is being built.
+#[derive(Clone, Debug, Default)]
+pub struct Resume {
+    /// For each unit with committed parts: the unit, the number of its parts, whether they are all, the last one's state.
+    pub units: Vec<(u32, u32, bool, Vec<u8>)>,
+    /// The dictionary of blocks.
+    pub blocks: BlockTable,
+    /// Instructions in it.
+    pub instructions: u64,
+    /// Whether nothing is missing.
+    pub complete: bool,
+}
+
+/// The one writer of an index.
+pub struct Writer {
+    path: PathBuf,
+    db: Connection,
+    next_granule: u64,
+}
+
+impl Writer {
+    /// Makes the index in the trace folder `trace`, or goes on with the one that is there.
+    pub fn open(trace: &Path, uuid: &[u8; 16]) -> Result<(Self, Resume), CommitError> {
+        let path = trace.join(INDEX_FILE);
+        let fresh = !path.exists() || std::fs::metadata(&path).is_ok_and(|file| file.len() == 0);
+        let sqlite = |source| CommitError::Sqlite { path: path.clone(), source };
+        let db = Connection::open(&path).map_err(sqlite)?;
+        if fresh {
+            create(&db, uuid).map_err(sqlite)?;
+        } else {
+            identify(&db, &path, uuid)?;
+        }
+        db.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -32768;",
+        )
+        .map_err(sqlite)?;
+        let damaged =
+            |source: QueryError| CommitError::Damaged { path: path.clone(), source: Box::new(source) };
+        let resume = resume(&db).map_err(damaged)?;
+        let newest: u64 = db
+            .query_row("SELECT ifnull(max(granule), 0) FROM granules", [], |row| row.get(0))
+            .map_err(sqlite)?;
+        Ok((Self { path, db, next_granule: newest + 1 }, resume))
+    }
+
+    fn transaction(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), CommitError> {
+        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let transaction = self.db.transaction().map_err(sqlite)?;
+        work(&transaction).map_err(sqlite)?;
+        transaction.commit().map_err(sqlite)
+    }
+
+    /// Adds a segment, or nothing of it.
+    pub fn commit(&mut self, segment: &Segment) -> Result<(), CommitError> {
+        let first = self.next_granule;
+        self.transaction(|db| {
+            if segment.blocks.count > 0 {
+                let NewBlocks { first, count, data } = &segment.blocks;
+                db.execute("INSERT INTO blocks VALUES(?1, ?2, ?3)", params![first, count, data])?;
+            }
+            for (space, call) in &segment.inherited {
+                open_call(db, *space, 0, call)?;
+            }
+            for (number, granule) in (first..).zip(&segment.granules) {
+                add_granule(db, number, granule)?;
+            }
+            let ticks: u64 = segment.granules.iter().map(|granule| granule.ticks).sum();
+            db.execute(
+                "INSERT INTO segments VALUES(?1, ?2, ?3, ?4, ?5)",
+                params![segment.unit, segment.part, segment.last, ticks, segment.state],
+            )?;
+            db.execute("UPDATE meta SET value = value + ?1 WHERE key = 'instructions'", [ticks])?;
+            Ok(())
+        })?;
+        self.next_granule = first + segment.granules.len() as u64;
+        Ok(())
+    }
+
+    /// Adds blocks that no segment brought yet.
+    pub fn commit_blocks(&mut self, blocks: &NewBlocks) -> Result<(), CommitError> {
+        if blocks.count == 0 {
+            return Ok(());
+        }
+        self.transaction(|db| {
+            let NewBlocks { first, count, data } = blocks;
+            db.execute("INSERT INTO blocks VALUES(?1, ?2, ?3)", params![first, count, data])?;
+            Ok(())
+        })
+    }
+
+    /// Replaces the small tables; `complete` once nothing of the trace is missing.
+    pub fn commit_facts(&mut self, facts: &Facts, complete: bool) -> Result<(), CommitError> {
+        self.transaction(|db| {
+            let tables = ["events", "tasks", "spaces", "images", "mappings", "syscalls", "signals", "output"];
+            for table in tables {
+                db.execute(&format!("DELETE FROM {table}"), [])?;
+            }
+            add_facts(db, facts)?;
+            db.execute("UPDATE meta SET value = ?1 WHERE key = 'complete'", [complete])?;
+            db.execute("UPDATE meta SET value = ?1 WHERE key = 'events'", [facts.events.len() as u64])?;
+            Ok(())
+        })
+    }
+
+    /// Leaves a single file behind.
+    pub fn finish(self) -> Result<(), CommitError> {
+        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        self.db.execute_batch("PRAGMA journal_mode = DELETE;").map_err(sqlite)?;
+        self.db.close().map_err(|(_, source)| CommitError::Sqlite { path: self.path, source })
+    }
+}
+
+fn create(db: &Connection, uuid: &[u8; 16]) -> rusqlite::Result<()> {
+    db.execute_batch(&format!("PRAGMA page_size = {DATABASE_PAGE}; BEGIN; {CREATE}"))?;
+    let mut insert = db.prepare("INSERT INTO meta VALUES(?1, ?2)")?;
+    insert.execute(params!["format_major", FORMAT.major])?;
+    insert.execute(params!["format_minor", FORMAT.minor])?;
+    insert.execute(params!["trace", hex(uuid)])?;
+    for key in ["complete", "instructions", "events"] {
+        insert.execute(params![key, 0])?;
+    }
+    db.execute_batch("COMMIT")
+}
+
+fn resume(db: &Connection) -> Result<Resume, QueryError> {
+    let mut statement = db.prepare(
+        "SELECT unit, part, last, state FROM segments AS one
+         WHERE part = (SELECT max(part) FROM segments AS all_parts WHERE all_parts.unit = one.unit) ORDER BY unit",
+    )?;
+    let units = statement.query_map([], |row| {
+        let part: u32 = row.get(1)?;
+        Ok((row.get(0)?, part + 1, row.get(2)?, row.get(3)?))
+    })?;
+    Ok(Resume {
+        units: units.collect::<Result<_, _>>()?,
+        blocks: read_blocks(db)?,
+        instructions: meta(db, "instructions")?.unwrap_or(0),
+        complete: meta::<i64>(db, "complete")? == Some(1),
+    })
+}
+
+fn add_granule(db: &Transaction<'_>, number: u64, granule: &Encoded) -> rusqlite::Result<()> {
+    let Moment(first) = granule.first;
+    let Moment(last) = granule.last;
+    db.prepare_cached("INSERT INTO granules VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?.execute(params![
+        number,
+        granule.space,
+        granule.first_tick,
+        granule.ticks,
+        first,
+        last,
+        granule.writes,
+        granule.bytes()
+    ])?;
+    let mut insert = db.prepare_cached("INSERT INTO columns VALUES(?1, ?2)")?;
+    for (column, data) in &granule.columns {
+        insert.execute(params![number * COLUMNS_PER_GRANULE + u64::from(*column), data])?;
+    }
+    let mut insert = db.prepare_cached("INSERT INTO page_index VALUES(?1, ?2, ?3, ?4)")?;
+    for (page, mask) in &granule.pages {
+        insert.execute(params![granule.space, page, number, mask.to_bytes()])?;
+    }
+    let mut insert = db.prepare_cached("INSERT INTO code_index VALUES(?1, ?2, ?3, ?4)")?;
+    for (page, code) in &granule.code {
+        insert.execute(params![page, number, code.lines as i64, code.instructions])?;
+    }
+    for call in &granule.closed {
+        close_call(db, granule.space(), number, call)?;
+    }
+    for call in &granule.opened {
+        open_call(db, granule.space(), number, call)?;
+    }
+    Ok(())
+}
+
+fn open_call(db: &Transaction<'_>, space: SpaceId, granule: u64, call: &Call) -> rusqlite::Result<()> {
+    let frame = &call.frame;
+    let mut insert = db.prepare_cached(
+        "INSERT OR REPLACE INTO open_calls VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, NULL, NULL)",
+    )?;
+    insert.execute(params![
+        space.0,
+        call.task.0,
+        call.depth,
+        granule,
+        frame.entry.0,
+        u8::from(frame.kind == CallKind::Signal),
+        frame.callee.0 as i64,
+        frame.site.0 as i64,
+        frame.ret.0 as i64,
+        frame.sp.0 as i64,
+    ])?;
+    Ok(())
+}
+
+fn close_call(db: &Transaction<'_>, space: SpaceId, granule: u64, call: &Call) -> rusqlite::Result<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE open_calls SET closed = ?1, exit = ?2 WHERE space = ?3 AND task = ?4 AND depth = ?5 \
+         AND closed IS NULL AND entry = ?6",
+    )?;
+    let exit = call.exit.map(|moment| moment.0);
+    update.execute(params![granule, exit, space.0, call.task.0, call.depth, call.frame.entry.0])?;
+    Ok(())
+}
+
+fn add_facts(db: &Transaction<'_>, facts: &Facts) -> rusqlite::Result<()> {
+    let mut insert = db.prepare("INSERT INTO events VALUES(?1, ?2, ?3, ?4)")?;
+    for row in &facts.events {
+        insert.execute(params![row.event.0, row.moment.0, row.task.0, row.space.0])?;
+    }
+    let mut insert = db.prepare("INSERT INTO tasks VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
+    for row in &facts.tasks {
+        insert.execute(params![
+            row.task.0,
+            row.tid,
+            row.pid,
+            row.parent.map(|task| task.0),
+            row.first.0,
+            row.last.map(|moment| moment.0),
+            row.exit_code,
+            row.signal
+        ])?;
+    }
+    let mut insert = db.prepare("INSERT INTO spaces VALUES(?1, ?2, ?3, ?4)")?;
+    for row in &facts.spaces {
+        insert.execute(params![row.space.0, row.parent.map(|space| space.0), row.first.0, row.event.0])?;
+    }
+    let mut insert = db.prepare("INSERT INTO images VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+    for row in &facts.images {
+        insert.execute(params![
+            row.event.0,
+            row.moment.0,
+            row.task.0,
+            row.space.0,
+            row.exe,
+            row.argv,
+            row.cwd
+        ])?;
+    }
+    facts.mappings.iter().try_for_each(|row| add_mapping(db, row))?;
+    facts.syscalls.iter().try_for_each(|row| add_syscall(db, row))?;
+    facts.signals.iter().try_for_each(|row| add_signal(db, row))?;
+    let mut insert = db.prepare("INSERT INTO output VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+    for row in &facts.output {
+        insert.execute(params![
+            row.event.0,
+            row.moment.0,
+            row.task.0,
+            row.fd,
+            row.stream,
+            row.len,
+            row.bytes
+        ])?;
+    }
+    Ok(())
+}
+
+fn add_mapping(db: &Transaction<'_>, row: &MappingRow) -> rusqlite::Result<()> {
+    let (source, from) = match row.source {
+        MappingSource::Mapped => (0, None),
+        MappingSource::Moved { from } => (1, Some(from.0 as i64)),
+        MappingSource::Copied => (2, None),
+    };
+    let mut insert = db.prepare_cached(
+        "INSERT INTO mappings VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+    )?;
+    insert.execute(params![
+        row.space.0,
+        row.range.start.0 as i64,
+        row.range.end.0 as i64,
+        row.prot.bits(),
+        row.shared,
+        row.file.map(|(file, _)| file),
+        row.file.map(|(_, offset)| offset),
+        row.name,
+        source,
+        from,
+        row.mapped_by.0,
+        row.mapped_at.0,
+        row.from.0,
+        row.until.map(|moment| moment.0)
+    ])?;
+    Ok(())
+}
+
+fn add_syscall(db: &Transaction<'_>, row: &SyscallRow) -> rusqlite::Result<()> {
+    let args = row.args.map(|arg| arg as i64);
+    let mut insert = db.prepare_cached(
+        "INSERT INTO syscalls VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+    )?;
+    insert.execute(params![
+        row.event.0,
+        row.moment.0,
+        row.task.0,
+        row.space.0,
+        row.nr,
+        row.name,
+        args[0],
+        args[1],
+        args[2],
+        args[3],
+        args[4],
+        args[5],
+        row.result,
+        row.fd,
+        row.path,
+        row.offset
+    ])?;
+    Ok(())
+}
+
+fn add_signal(db: &Transaction<'_>, row: &SignalRow) -> rusqlite::Result<()> {
+    let mut insert =
+        db.prepare_cached("INSERT INTO signals VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
+    insert.execute(params![
+        row.event.0,
+        row.moment.0,
+        row.task.0,
+        row.space.0,
+        row.signo,
+        row.action,
+        row.handler.map(|addr| addr.0 as i64),
+        row.pc.0 as i64,
+        row.code,
+        row.addr.map(|addr| addr.0 as i64)
+    ])?;
+    Ok(())
+}

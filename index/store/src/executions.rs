@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use guest::{GuestAddr, GuestRange, Moment, SpaceId, TaskId};
 
+use crate::lookup::Listed;
+use crate::merge::{Merge, Rows};
 use crate::{Order, QueryError, Store};
 
 /// Which executions are asked for. `Default` asks for all.
@@ -48,32 +50,100 @@ pub struct ExecutionRow {
 
 /// A lazy walk over executions.
 pub struct Executions {
-    pub(crate) store: Store,
-    pub(crate) query: ExecutionQuery,
+    merge: Merge<ExecutionRow>,
 }
 
 impl Iterator for Executions {
     type Item = Result<ExecutionRow, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let _ = (&self.store, &self.query);
-        None
+        self.merge.next()
     }
 }
 
 impl Store {
     /// The executions that `query` asks for, in order of moments.
     pub fn executions(&self, query: &ExecutionQuery) -> Result<Executions, QueryError> {
-        Ok(Executions { store: self.clone(), query: query.clone() })
+        let mut granules = self.inner.directory.within(query.space, &query.moments);
+        if let Some(pcs) = query.pcs {
+            let running = self.granules_running(pcs)?;
+            granules.retain(|granule| running.contains(&granule.granule));
+        }
+        let (store, asked) = (self.clone(), query.clone());
+        let open = move |listed: &Listed| store.executions_of(listed, &asked);
+        let merge = Merge::new(granules, query.order, |row: &ExecutionRow| (row.moment, 0), open);
+        Ok(Executions { merge })
     }
 
-    /// How often instructions that begin in `pcs` ran in `space` (in all spaces without one), from the code index alone
-    /// where whole granules count.
+    /// The matching executions of one granule.
+    fn executions_of(
+        &self,
+        listed: &Listed,
+        query: &ExecutionQuery,
+    ) -> Result<Rows<ExecutionRow>, QueryError> {
+        let Listed { granule: number, space, .. } = *listed;
+        let broken = move |source| QueryError::Granule { granule: number, source };
+        let granule = self.granule(number)?;
+        if query.pcs.is_some_and(|pcs| !granule.runs_any(pcs)) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let backwards = query.order == Order::Descending;
+        let marks = granule.marks().map_err(broken)?;
+        let ticks = marks.tick_at(query.moments.start, granule.end_tick())
+            ..marks.tick_at(query.moments.end, granule.end_tick());
+        let runs = granule.executed(query.pcs, ticks.clone(), backwards).map_err(broken)?;
+        let (pcs, task) = (query.pcs, query.task);
+        let rows = runs.flat_map(move |run| -> Vec<Result<ExecutionRow, QueryError>> {
+            let expand = || -> Result<Vec<ExecutionRow>, granule::DecodeError> {
+                let run = run?;
+                let marks = granule.marks()?;
+                let Some(shape) = granule.table().get(run.block) else { return Ok(Vec::new()) };
+                let mut rows = Vec::new();
+                let mut pc = shape.pc;
+                for (tick, &len) in (run.tick..).zip(&shape.lens) {
+                    let mark = marks.at(tick);
+                    let wanted = ticks.contains(&tick)
+                        && pcs.is_none_or(|pcs| pcs.contains(pc))
+                        && task.is_none_or(|task| task == mark.task);
+                    if wanted {
+                        let moment = Moment(mark.moment.0 + (tick - mark.tick));
+                        rows.push(ExecutionRow { moment, task: mark.task, space, pc });
+                    }
+                    pc = pc.wrapping_add(u64::from(len));
+                }
+                if backwards {
+                    rows.reverse();
+                }
+                Ok(rows)
+            };
+            match expand() {
+                Ok(rows) => rows.into_iter().map(Ok).collect(),
+                Err(source) => vec![Err(broken(source))],
+            }
+        });
+        Ok(Box::new(rows))
+    }
+
+    /// How many rows [`Store::executions`] gives, without making them where whole granules count.
     pub fn count_executions(&self, query: &ExecutionQuery) -> Result<u64, QueryError> {
+        let mut granules = self.inner.directory.within(query.space, &query.moments);
+        if let Some(pcs) = query.pcs {
+            let running = self.granules_running(pcs)?;
+            granules.retain(|granule| running.contains(&granule.granule));
+        }
         let mut count = 0;
-        for row in self.executions(query)? {
-            row?;
-            count += 1;
+        for listed in &granules {
+            let whole = query.task.is_none()
+                && query.moments.start <= listed.first
+                && query.moments.end > listed.last;
+            if whole {
+                count += self.granule(listed.granule)?.count_instructions(query.pcs);
+            } else {
+                for row in self.executions_of(listed, query)? {
+                    row?;
+                    count += 1;
+                }
+            }
         }
         Ok(count)
     }

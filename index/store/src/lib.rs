@@ -9,17 +9,17 @@
 //! - `facts`: reading the small tables
 //! - `granules`: fetching and keeping decoded granules
 //! - `lookup`: which granules can hold an answer
+//! - `merge`: rows of many granules in one order
 //! - `writes`, `executions`, `calls`: the lazy queries over granules
 //! - `stack`: the instruction and the call stack at a moment
-//! - `files`: the model of descriptors and file offsets over the syscall stream
 
 mod calls;
 mod commit;
 mod executions;
 mod facts;
-mod files;
 mod granules;
 mod lookup;
+mod merge;
 mod open;
 mod rows;
 mod schema;
@@ -27,9 +27,8 @@ mod stack;
 mod writes;
 
 pub use calls::{CallQuery, CallRow, Calls};
-
+pub use commit::{CommitError, Facts, NewBlocks, Resume, Segment, Writer};
 pub use executions::{ExecutionQuery, ExecutionRow, Executions};
-
 pub use granule::CallKind;
 pub use open::{INDEX_FILE, OpenError, Store};
 pub use rows::{
@@ -51,6 +50,24 @@ pub enum QueryError {
         granule: u64,
         /// What is wrong with it.
         source: granule::DecodeError,
+    },
+    /// The block dictionary is damaged.
+    #[error("blocks from number {first} on")]
+    Blocks {
+        /// The first of them.
+        first: u64,
+        /// What is wrong.
+        source: granule::WireError,
+    },
+    /// An entry of the page index is damaged.
+    #[error("page index of page {page:#x} in granule {granule}")]
+    PageIndex {
+        /// The page, as address / 4096.
+        page: u64,
+        /// The granule.
+        granule: u64,
+        /// What is wrong.
+        source: granule::WireError,
     },
     /// Something that the index names is not in it.
     #[error("the index names {what} {id} but does not hold it")]

@@ -50,13 +50,16 @@ CREATE TABLE blocks(first INTEGER PRIMARY KEY, count INTEGER NOT NULL, data BLOB
 CREATE TABLE page_index(space INTEGER, page INTEGER, granule INTEGER, mask BLOB NOT NULL,
   PRIMARY KEY(space, page, granule)) WITHOUT ROWID;
 
--- Which blocks of a 256-byte stretch of code (pc >> 8) a granule runs, and how often: block id, executions.
-CREATE TABLE code_index(code INTEGER, granule INTEGER, counts BLOB NOT NULL,
+-- Which 64-byte lines of a page of code (pc >> 12) a granule runs, as a bitmap, and how many instructions retired in
+-- blocks that begin there.
+CREATE TABLE code_index(code INTEGER, granule INTEGER, lines INTEGER NOT NULL, instructions INTEGER NOT NULL,
   PRIMARY KEY(code, granule)) WITHOUT ROWID;
 
--- Calls that were still open at the end of a granule: when they ended.
-CREATE TABLE open_calls(space INTEGER, task INTEGER, entry INTEGER, exit INTEGER,
-  PRIMARY KEY(space, entry, task)) WITHOUT ROWID;
+-- Calls that were in progress at the end of a granule: the first such granule (0: inherited by a fork), the granule in
+-- which they were left, if they were, and when. kind: 0 call, 1 signal handler.
+CREATE TABLE open_calls(space INTEGER, task INTEGER, depth INTEGER, opened INTEGER, entry INTEGER,
+  kind INTEGER NOT NULL, callee INTEGER NOT NULL, site INTEGER NOT NULL, ret INTEGER NOT NULL, sp INTEGER NOT NULL,
+  closed INTEGER, exit INTEGER, PRIMARY KEY(space, task, depth, opened, entry)) WITHOUT ROWID;
 
 CREATE TABLE events(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
   space INTEGER NOT NULL);
@@ -86,6 +89,7 @@ CREATE TABLE signals(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task IN
   space INTEGER NOT NULL, signo INTEGER NOT NULL, action TEXT NOT NULL, handler INTEGER, pc INTEGER NOT NULL,
   code INTEGER NOT NULL, addr INTEGER);
 
+-- stream: stdout or stderr of the recorded run.
 CREATE TABLE output(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL, fd INTEGER,
   stream TEXT NOT NULL, len INTEGER NOT NULL, bytes BLOB NOT NULL);
 ";

@@ -1,9 +1,13 @@
 //! Writes, lazily and in order of moments.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use granule::{Granule, Origin, Write, WriteFilter};
 use guest::{EventId, GuestAddr, GuestRange, Moment, SpaceId, TaskId};
 
+use crate::lookup::Listed;
+use crate::merge::{Merge, Rows};
 use crate::{QueryError, Store};
 
 /// In which order of moments rows come.
@@ -96,15 +100,20 @@ impl WriteRow {
 
 /// A lazy walk over writes.
 pub struct Writes {
-    pub(crate) store: Store,
-    pub(crate) query: WriteQuery,
+    store: Store,
+    decoded: (u64, u64),
+    merge: Merge<WriteRow>,
 }
 
 impl Writes {
-    /// How many granules were decoded for it so far.
+    /// How many granules were decoded through the index since this walk began.
     pub fn granules_decoded(&self) -> u64 {
-        let _ = &self.query;
-        self.store.granules_decoded()
+        self.store.granules_decoded() - self.decoded.0
+    }
+
+    /// How many pieces of values were.
+    pub fn pieces_decoded(&self) -> u64 {
+        self.store.pieces_decoded() - self.decoded.1
     }
 }
 
@@ -112,14 +121,65 @@ impl Iterator for Writes {
     type Item = Result<WriteRow, QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        None
+        self.merge.next()
     }
 }
 
 impl Store {
-    /// The writes that `query` asks for, in order of moments.
+    /// The writes that `query` asks for, in order of moments. What a space inherited by a fork was written in its parent
+    /// and is found there.
     pub fn writes(&self, query: &WriteQuery) -> Result<Writes, QueryError> {
-        Ok(Writes { store: self.clone(), query: query.clone() })
+        let mut granules = self.inner.directory.within(query.space, &query.moments);
+        if let Some(addrs) = query.addrs {
+            let mut writing = BTreeMap::new();
+            for granule in &granules {
+                if !writing.contains_key(&granule.space) {
+                    writing.insert(granule.space, self.granules_writing(granule.space, addrs)?);
+                }
+            }
+            granules.retain(|granule| {
+                let writing = writing.get(&granule.space).and_then(Option::as_ref);
+                writing.is_none_or(|writing| writing.contains(&granule.granule))
+            });
+        }
+        if let Some(pcs) = query.pcs {
+            let running = self.granules_running(pcs)?;
+            granules.retain(|granule| running.contains(&granule.granule));
+        }
+        let (store, asked) = (self.clone(), query.clone());
+        let open = move |listed: &Listed| store.writes_of(listed, &asked);
+        Ok(Writes {
+            store: self.clone(),
+            decoded: (self.granules_decoded(), self.pieces_decoded()),
+            merge: Merge::new(granules, query.order, key, open),
+        })
+    }
+
+    /// The matching writes of one granule.
+    fn writes_of(&self, listed: &Listed, query: &WriteQuery) -> Result<Rows<WriteRow>, QueryError> {
+        let Listed { granule: number, space, .. } = *listed;
+        let broken = move |source| QueryError::Granule { granule: number, source };
+        let granule = self.granule(number)?;
+        if query.pcs.is_some_and(|pcs| !granule.runs_any(pcs)) {
+            return Ok(Box::new(std::iter::empty()));
+        }
+        let marks = granule.marks().map_err(broken)?;
+        let past = granule.end_tick() + 1;
+        let start = marks.tick_at(query.moments.start, past);
+        // The kernel may have written at this very tick but at an earlier moment.
+        let end = marks.tick_at(query.moments.end, past).saturating_add(1);
+        let filter = WriteFilter {
+            addrs: query.addrs,
+            ticks: start..end,
+            pcs: query.pcs,
+            backwards: query.order == Order::Descending,
+        };
+        let walk = granule.writes(filter).map_err(broken)?;
+        let (moments, task) = (query.moments.clone(), query.task);
+        let rows = walk.map(move |write| row_of(&granule, number, space, write.map_err(broken)?));
+        let wanted =
+            move |row: &WriteRow| moments.contains(&row.moment) && task.is_none_or(|task| row.task == task);
+        Ok(Box::new(rows.filter(move |row| row.as_ref().map_or(true, &wanted))))
     }
 
     /// The last write before `before` that shares a byte with `range` in `space`, or, where the space is a copy, in the
@@ -130,13 +190,71 @@ impl Store {
         range: GuestRange,
         before: Moment,
     ) -> Result<Option<WriteRow>, QueryError> {
-        let _ = (space, range, before);
+        let (mut space, mut before) = (space, before);
+        loop {
+            if let Some(row) = self.last_write_in(space, range, before)? {
+                return Ok(Some(row));
+            }
+            let Some(facts) = self.space(space)? else { return Ok(None) };
+            let Some(parent) = facts.parent else { return Ok(None) };
+            (space, before) = (parent, before.min(facts.first));
+        }
+    }
+
+    fn last_write_in(
+        &self,
+        space: SpaceId,
+        range: GuestRange,
+        before: Moment,
+    ) -> Result<Option<WriteRow>, QueryError> {
+        let listed = self.inner.directory.within(Some(space), &(Moment(0)..before));
+        let mut left = listed.as_slice();
+        let query = WriteQuery {
+            space: Some(space),
+            addrs: Some(range),
+            moments: Moment(0)..before,
+            order: Order::Descending,
+            ..WriteQuery::default()
+        };
+        while let Some(newest) = left.last() {
+            let Some(found) = self.last_writing(space, range, newest.granule)? else { return Ok(None) };
+            let at = left.partition_point(|granule| granule.granule < found);
+            let Some(granule) = left.get(at).filter(|granule| granule.granule == found) else {
+                return Err(QueryError::Missing { what: "granule", id: found });
+            };
+            if let Some(row) = self.writes_of(granule, &query)?.next() {
+                return row.map(Some);
+            }
+            left = &left[..at];
+        }
         Ok(None)
     }
 
     /// The bytes that `row` wrote.
     pub fn value(&self, row: &WriteRow) -> Result<Vec<u8>, QueryError> {
-        let _ = row.at;
-        Ok(Vec::new())
+        let ValueAt { granule, write } = row.at;
+        let broken = |source| QueryError::Granule { granule, source };
+        self.granule(granule)?.value(&write).map_err(broken)
     }
+}
+
+/// The kernel's writes of a moment come before those of its instruction, in the order of events.
+fn key(row: &WriteRow) -> (Moment, u64) {
+    match row.author {
+        Author::Kernel { event } => (row.moment, event.0),
+        Author::Code { .. } => (row.moment, u64::MAX),
+    }
+}
+
+fn row_of(granule: &Granule, number: u64, space: SpaceId, write: Write) -> Result<WriteRow, QueryError> {
+    let (moment, task, author) = match write.origin {
+        Origin::System { event, moment, task } => (moment, task, Author::Kernel { event }),
+        Origin::Store { pc, .. } => {
+            let marks = granule.marks().map_err(|source| QueryError::Granule { granule: number, source })?;
+            let mark = marks.at(write.tick);
+            (Moment(mark.moment.0 + (write.tick - mark.tick)), mark.task, Author::Code { pc })
+        }
+    };
+    let at = ValueAt { granule: number, write };
+    Ok(WriteRow { moment, task, space, addr: write.addr, len: u64::from(write.len), author, at })
 }

@@ -6,7 +6,7 @@ use translate::Mode;
 /// How to make a space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Every range the guest ever maps, in any order. The engine keeps out of them and clear of the stack; what
+    /// Every range the guest ever maps, and the addresses of its faults (what lies there must not be the engine), in any order. The engine keeps out of them and clear of the stack; what
     /// is left out may collide with translated code, which then is an error of `map`.
     pub footprint: Vec<GuestRange>,
     /// The mode to begin in.

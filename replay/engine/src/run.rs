@@ -274,7 +274,7 @@ impl Space {
         Ok(match refusal {
             Refusal::Unreadable { addr, .. } => {
                 let code = if self.areas.at(addr).is_some() { SEGV_ACCERR } else { SEGV_MAPERR };
-                Exit::Fault(Fault { signo: libc::SIGSEGV, code, addr, flags_exact: false })
+                Exit::Fault(Fault { signo: libc::SIGSEGV, code, addr, flags_exact: self.flags_known })
             }
             Refusal::Unsupported { pc, name } => Exit::Unsupported { pc, name },
             other => return Err(RunError::Translation(other)),

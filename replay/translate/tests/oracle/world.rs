@@ -20,7 +20,7 @@ pub(crate) const COLD: u64 = 0x5555_1200_0000;
 pub(crate) const LOW_HOT: u64 = 0x3000_0000;
 pub(crate) const LOW_COLD: u64 = 0x3200_0000;
 pub(crate) const ARENA_LEN: usize = 0x0010_0000;
-pub(crate) const LOG: u64 = 0x2_0000_0000;
+pub(crate) const LOG: u64 = 0x1234_5678_0000;
 pub(crate) const LOG_LEN: usize = 0x0400_0000;
 
 /// Where random programs do not come by.
