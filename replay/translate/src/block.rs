@@ -39,7 +39,7 @@ pub struct Translated {
     /// may be in any order.
     pub chain: Link,
     /// The guest bytes the block came from, the first range beginning at `pc` (empty for a block that only exits). Also the bytes of an
-    /// instruction that the block exits before. A write to any of them makes the block stale.
+    /// instruction that the block exits before, and of those beyond its end that say which flags matter. A write to any of them makes the block stale.
     pub sources: Vec<GuestRange>,
     /// Guest address of each instruction, in the order they run on the longest path.
     pub pcs: Vec<GuestAddr>,

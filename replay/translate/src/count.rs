@@ -2,6 +2,8 @@
 
 use std::mem::offset_of;
 
+use guest::GuestRange;
+
 use crate::block::{ExitKind, Spilled};
 use crate::class::Kind;
 use crate::emit::{Mem, RCX, RDX};
@@ -9,6 +11,7 @@ use crate::flags;
 use crate::generate::Generator;
 use crate::layout::EnginePage;
 use crate::plan::{End, Plan};
+use crate::request::Request;
 
 impl Generator<'_> {
     /// Subtracts the block's instructions from the budget, or leaves when there are fewer.
@@ -16,7 +19,7 @@ impl Generator<'_> {
         if self.counted == 0 {
             return;
         }
-        if !self.request.mode.exact() && flags_are_dead(self.request, plan) {
+        if !self.request.mode.exact() && flags_are_dead(self.request, plan, &mut self.looked_at) {
             self.count_with_flags();
         } else {
             self.count_without_flags();
@@ -111,7 +114,7 @@ impl Generator<'_> {
 }
 
 /// Whether the guest cannot see the arithmetic flags that the block is entered with.
-fn flags_are_dead(request: &crate::request::Request<'_>, plan: &Plan) -> bool {
+fn flags_are_dead(request: &Request<'_>, plan: &Plan, seen: &mut Vec<GuestRange>) -> bool {
     let mut live = flags::ARITHMETIC;
     for step in &plan.steps {
         let effect = flags::effect(&step.instr);
@@ -124,15 +127,17 @@ fn flags_are_dead(request: &crate::request::Request<'_>, plan: &Plan) -> bool {
         }
     }
     let limited = request.limit.is_some_and(|limit| limit.get() as usize == plan.steps.len());
-    if limited {
+    // A block that checks its own source does not check what follows.
+    if limited || request.self_check {
         return false;
     }
     match (plan.end, plan.steps.last()) {
-        (End::Fall(to) | End::Bulk(to), _) => flags::dead_at(request, to, live),
+        (End::Fall(to) | End::Bulk(to), _) => flags::dead_at(request, to, live, seen),
         (End::Branch, Some(last)) => match last.kind {
-            Kind::Jump | Kind::Call => flags::dead_at(request, last.target(), live),
+            Kind::Jump | Kind::Call => flags::dead_at(request, last.target(), live, seen),
             Kind::Conditional | Kind::Loop => {
-                flags::dead_at(request, last.target(), live) && flags::dead_at(request, last.next(), live)
+                flags::dead_at(request, last.target(), live, seen)
+                    && flags::dead_at(request, last.next(), live, seen)
             }
             _ => false,
         },

@@ -2,7 +2,7 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, RflagsBits};
 
-use guest::GuestAddr;
+use guest::{GuestAddr, GuestRange};
 
 use crate::class::{Kind, kind};
 use crate::request::Request;
@@ -57,12 +57,27 @@ fn may_shift_by_zero(instr: &Instruction) -> bool {
 const LOOK_AHEAD: u32 = 12;
 
 /// Whether all of `flags` are dead on reaching `pc`: looks ahead as far as bytes are at hand; when in doubt, no.
-pub(crate) fn dead_at(request: &Request<'_>, pc: GuestAddr, flags: u32) -> bool {
+/// What was looked at is added to `seen`.
+pub(crate) fn dead_at(request: &Request<'_>, pc: GuestAddr, flags: u32, seen: &mut Vec<GuestRange>) -> bool {
     let mut fuel = LOOK_AHEAD;
-    dead_from(request, pc, flags, 2, &mut fuel)
+    dead_from(request, pc, flags, 2, &mut fuel, seen)
 }
 
-fn dead_from(request: &Request<'_>, mut pc: GuestAddr, mut flags: u32, depth: u32, fuel: &mut u32) -> bool {
+fn see(seen: &mut Vec<GuestRange>, pc: GuestAddr, len: u64) {
+    match seen.last_mut() {
+        Some(last) if last.end == pc => last.end = pc.wrapping_add(len),
+        _ => seen.push(GuestRange::new(pc, len)),
+    }
+}
+
+fn dead_from(
+    request: &Request<'_>,
+    mut pc: GuestAddr,
+    mut flags: u32,
+    depth: u32,
+    fuel: &mut u32,
+    seen: &mut Vec<GuestRange>,
+) -> bool {
     let mut instr = Instruction::default();
     loop {
         if flags == 0 {
@@ -80,6 +95,7 @@ fn dead_from(request: &Request<'_>, mut pc: GuestAddr, mut flags: u32, depth: u3
         if instr.code() == Code::INVALID {
             return false;
         }
+        see(seen, pc, instr.len() as u64);
         let Effect { reads, kills } = effect(&instr);
         if reads & flags != 0 {
             return false;
@@ -92,7 +108,7 @@ fn dead_from(request: &Request<'_>, mut pc: GuestAddr, mut flags: u32, depth: u3
             Kind::Jump | Kind::Call => pc = GuestAddr(instr.near_branch_target()),
             Kind::Conditional if depth > 0 => {
                 let taken = GuestAddr(instr.near_branch_target());
-                if !dead_from(request, taken, flags, depth - 1, fuel) {
+                if !dead_from(request, taken, flags, depth - 1, fuel, seen) {
                     return false;
                 }
                 pc = GuestAddr(instr.next_ip());

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use guest::GuestAddr;
+use guest::{GuestAddr, GuestRange};
 use iced_x86::Register;
 
 use crate::block::{
@@ -82,6 +82,8 @@ pub(crate) struct Generator<'a> {
     pub observer: Option<Observer>,
     pub slots: Vec<Slot>,
     pub indirect: Option<Indirect>,
+    /// Guest code beyond the block that its form depends on.
+    pub looked_at: Vec<GuestRange>,
 }
 
 impl<'a> Generator<'a> {
@@ -103,6 +105,7 @@ impl<'a> Generator<'a> {
             observer: request.mode.logs().then(|| Observer::new(plan)),
             slots: Vec::new(),
             indirect: None,
+            looked_at: Vec::new(),
         }
     }
 
@@ -343,7 +346,7 @@ impl<'a> Generator<'a> {
             entry,
             lookup: self.request.hot,
             chain,
-            sources: plan.sources.clone(),
+            sources: [plan.sources.as_slice(), &self.looked_at].concat(),
             pcs: plan.steps.iter().map(|step| step.pc).collect(),
             exits: self.exits,
             links: self.links,
