@@ -51,11 +51,11 @@ pub enum EffectError {
 /// write through pointers. What `clone` writes in the child is in [`child_effects`]. For a `restart_syscall`, ask about the
 /// call that it resumes.
 pub fn effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, EffectError> {
-    let (name, args, effect) = describe(call)?;
+    let Described { name, args, effect } = describe(call)?;
     let mut ranges = Ranges { list: Vec::new() };
     let memory = |source| EffectError::Memory { name, source };
     match effect {
-        Effect::Args => by_arguments(call, &args, mem, &mut ranges).map_err(memory)?,
+        Effect::Args => by_arguments(call, args, mem, &mut ranges).map_err(memory)?,
         Effect::Hand(hand) => hand::write(hand, call, mem, &mut ranges).map_err(|error| match error {
             hand::Failure::Memory(source) => memory(source),
             hand::Failure::Unknown => EffectError::Unknown { what: name.to_string() },
@@ -70,7 +70,7 @@ pub fn effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, Ef
 /// The ranges of the *child's* memory that the kernel writes when a `clone` or `clone3` made a task: its thread id
 /// (`CLONE_CHILD_SETTID`). `mem` is the parent's memory.
 pub fn child_effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, EffectError> {
-    let (name, _, effect) = describe(call)?;
+    let Described { name, effect, .. } = describe(call)?;
     let mut ranges = Ranges { list: Vec::new() };
     if let Effect::Hand(hand) = effect
         && call.result > 0
@@ -83,11 +83,11 @@ pub fn child_effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRang
 
 /// Notes the words whose old values decide what `call` will have written.
 pub(crate) fn note(call: &mut Call, mem: &dyn GuestMemory) {
-    let Ok((_, args, effect)) = describe(call) else { return };
+    let Ok(Described { args, effect, .. }) = describe(call) else { return };
     match effect {
         Effect::Hand(hand) => hand::note(hand, call, mem),
         Effect::Args => {
-            for arg in args {
+            for arg in args.into_iter().flatten() {
                 if let Kind::Out(Size::Length(length), _) = arg.kind {
                     let at = GuestAddr(call.args[usize::from(length)]);
                     call.note_u32(at, mem);
@@ -134,20 +134,25 @@ fn readable(range: GuestRange, mem: &dyn GuestMemory) -> GuestAddr {
     end
 }
 
-/// A call's name, arguments and effect, with its request looked up.
-fn describe(call: &Call) -> Result<(&'static str, Vec<Arg>, Effect), EffectError> {
+/// A call with its request looked up.
+struct Described {
+    name: &'static str,
+    /// The call's own arguments, then the request's.
+    args: [&'static [Arg]; 2],
+    effect: Effect,
+}
+
+fn describe(call: &Call) -> Result<Described, EffectError> {
     let Some(row) = table::row(call.nr) else {
         return Err(EffectError::Unknown { what: format!("system call {}", call.nr as i32) });
     };
     let Some(requests) = row.requests else {
-        return Ok((row.name, row.args.to_vec(), row.effect));
+        return Ok(Described { name: row.name, args: [row.args, &[]], effect: row.effect });
     };
     let Some(request) = requests.find(&call.args) else {
         return Err(EffectError::Unknown { what: format!("{}({:#x})", row.name, requests.key(&call.args)) });
     };
-    let mut args = row.args[..requests.rest.min(row.args.len())].to_vec();
-    args.extend_from_slice(request.args);
-    Ok((row.name, args, request.effect))
+    Ok(Described { name: row.name, args: [requests.own(row), request.args], effect: request.effect })
 }
 
 /// How much of a result counts as written when the call failed with `EFAULT`, in bytes.
@@ -155,12 +160,12 @@ const FAULT_LIMIT: u64 = 64 << 10;
 
 fn by_arguments(
     call: &Call,
-    args: &[Arg],
+    args: [&[Arg]; 2],
     mem: &dyn GuestMemory,
     ranges: &mut Ranges,
 ) -> Result<(), Unmapped> {
     let fault = Errno::from_result(call.result) == Some(Errno::EFAULT);
-    for (arg, at) in args.iter().zip(call.args) {
+    for (arg, at) in args.into_iter().flatten().zip(call.args) {
         match arg.kind {
             Kind::Out(size, when) | Kind::InOut(size, when) if fault => {
                 if !matches!(when, When::Interrupted | When::InterruptedUnless(..)) {

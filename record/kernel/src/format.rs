@@ -51,7 +51,7 @@ struct Shown<'a> {
 impl Shown<'_> {
     fn arguments(&self) -> String {
         let own = match (self.row.requests, self.request) {
-            (Some(requests), Some(_)) => &self.row.args[..requests.rest.min(self.row.args.len())],
+            (Some(requests), Some(_)) => requests.own(self.row),
             _ => self.row.args,
         };
         let more = self.request.map_or(&[] as &[Arg], |request| request.args);

@@ -11,7 +11,7 @@ mod memory;
 mod sockopt;
 
 use crate::errno::Errno;
-use crate::row::{Arg, Class, Effect, Hand, MapCall, Support};
+use crate::row::{Arg, Class, Effect, Hand, MapCall, Row, Support};
 
 pub(crate) use control::{ARCH_PRCTL, FCNTL, MODIFY_LDT, PRCTL, PTRACE, SECCOMP};
 pub(crate) use futex::FUTEX;
@@ -109,6 +109,11 @@ impl Requests {
     pub fn find(&self, args: &[u64; 6]) -> Option<&'static Request> {
         let key = self.key(args);
         self.all().find(|request| request.value == key)
+    }
+
+    /// The arguments of `row` that its requests leave as they are.
+    pub fn own(&self, row: &Row) -> &'static [Arg] {
+        &row.args[..self.rest.min(row.args.len())]
     }
 
     /// All rows in table order.
