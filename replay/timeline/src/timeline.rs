@@ -13,6 +13,9 @@ use crate::error::TimelineError;
 
 /// Instructions before a place below which no further checkpoints are made on the way to it.
 const NEAR: u64 = 300_000;
+/// The same on the way back, where the next move is likely a little further back: restoring a checkpoint that has just run the
+/// code nearby saves translating it again.
+const CLOSE: u64 = 1_000;
 
 /// Why a move ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +150,7 @@ impl Timeline {
         {
             self.replay.restore(kept)?;
         }
-        self.approach(moment)?;
+        self.approach(moment, if here > moment { CLOSE } else { NEAR })?;
         self.run(Until::Moment(moment, bias)).map(|_| ())
     }
 
@@ -160,7 +163,7 @@ impl Timeline {
         {
             self.replay.restore(kept)?;
         }
-        self.approach(position.moment)?;
+        self.approach(position.moment, if here > position { CLOSE } else { NEAR })?;
         self.run(Until::Position(position)).map(|_| ())
     }
 
@@ -209,12 +212,12 @@ impl Timeline {
         Ok(reason(stopped))
     }
 
-    /// Makes checkpoints on the way to a moment, each half as far from it as the one before.
-    fn approach(&mut self, goal: Moment) -> Result<(), TimelineError> {
+    /// Makes checkpoints on the way to a moment, each half as far from it as the one before, down to `near`.
+    fn approach(&mut self, goal: Moment, near: u64) -> Result<(), TimelineError> {
         loop {
             let here = self.moment();
             let left = goal.0.saturating_sub(here.0);
-            if left <= NEAR {
+            if left <= near {
                 return Ok(());
             }
             self.run(Until::Moment(Moment(here.0 + left / 2), Bias::NextInstruction))?;
