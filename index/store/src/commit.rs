@@ -1,9 +1,10 @@
 //! The one writer of an index: a segment is a transaction, so that a killed build leaves whole segments.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use granule::{BlockTable, Call, CallKind, Encoded};
-use guest::{Moment, SpaceId};
+use guest::{EventId, Moment, SpaceId};
 use rusqlite::{Connection, Transaction, params};
 
 use crate::open::{hex, identify, meta, read_blocks};
@@ -63,8 +64,10 @@ pub struct Segment {
     pub granules: Vec<Encoded>,
     /// Calls that a task of a new space is in because its parent was.
     pub inherited: Vec<(SpaceId, Call)>,
-    /// Blocks that its granules name and no earlier commit brought.
-    pub blocks: NewBlocks,
+    /// What path arguments pointed to: event, which argument, path.
+    pub paths: Vec<(EventId, u8, String)>,
+    /// What was printed.
+    pub output: Vec<OutputRow>,
 }
 
 /// The small tables.
@@ -84,8 +87,6 @@ pub struct Facts {
     pub syscalls: Vec<SyscallRow>,
     /// Table `signals`.
     pub signals: Vec<SignalRow>,
-    /// Table `output`.
-    pub output: Vec<OutputRow>,
 }
 
 /// What is in an index that is being built.
@@ -143,12 +144,12 @@ impl Writer {
         transaction.commit().map_err(sqlite)
     }
 
-    /// Adds a segment, or nothing of it.
-    pub fn commit(&mut self, segment: &Segment) -> Result<(), CommitError> {
+    /// Adds a segment, or nothing of it. `blocks` are those that its granules name and no earlier commit brought.
+    pub fn commit(&mut self, segment: &Segment, blocks: &NewBlocks) -> Result<(), CommitError> {
         let first = self.next_granule;
         self.transaction(|db| {
-            if segment.blocks.count > 0 {
-                let NewBlocks { first, count, data } = &segment.blocks;
+            if blocks.count > 0 {
+                let NewBlocks { first, count, data } = blocks;
                 db.execute("INSERT INTO blocks VALUES(?1, ?2, ?3)", params![first, count, data])?;
             }
             for (space, call) in &segment.inherited {
@@ -157,6 +158,7 @@ impl Writer {
             for (number, granule) in (first..).zip(&segment.granules) {
                 add_granule(db, number, granule)?;
             }
+            add_strings(db, segment)?;
             let ticks: u64 = segment.granules.iter().map(|granule| granule.ticks).sum();
             db.execute(
                 "INSERT INTO segments VALUES(?1, ?2, ?3, ?4, ?5)",
@@ -169,22 +171,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds blocks that no segment brought yet.
-    pub fn commit_blocks(&mut self, blocks: &NewBlocks) -> Result<(), CommitError> {
-        if blocks.count == 0 {
-            return Ok(());
-        }
-        self.transaction(|db| {
-            let NewBlocks { first, count, data } = blocks;
-            db.execute("INSERT INTO blocks VALUES(?1, ?2, ?3)", params![first, count, data])?;
-            Ok(())
-        })
+    /// What path arguments pointed to, by event and argument.
+    pub fn paths(&self) -> Result<BTreeMap<(EventId, u8), String>, CommitError> {
+        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let mut statement = self.db.prepare("SELECT event, argument, path FROM paths").map_err(sqlite)?;
+        let rows = statement
+            .query_map([], |row| Ok(((EventId(row.get(0)?), row.get(1)?), row.get(2)?)))
+            .map_err(sqlite)?;
+        rows.collect::<Result<_, _>>().map_err(sqlite)
     }
 
     /// Replaces the small tables; `complete` once nothing of the trace is missing.
     pub fn commit_facts(&mut self, facts: &Facts, complete: bool) -> Result<(), CommitError> {
         self.transaction(|db| {
-            let tables = ["events", "tasks", "spaces", "images", "mappings", "syscalls", "signals", "output"];
+            let tables = ["events", "tasks", "spaces", "images", "mappings", "syscalls", "signals"];
             for table in tables {
                 db.execute(&format!("DELETE FROM {table}"), [])?;
             }
@@ -230,6 +230,19 @@ fn resume(db: &Connection) -> Result<Resume, QueryError> {
         instructions: meta(db, "instructions")?.unwrap_or(0),
         complete: meta::<i64>(db, "complete")? == Some(1),
     })
+}
+
+fn add_strings(db: &Transaction<'_>, segment: &Segment) -> rusqlite::Result<()> {
+    let mut insert = db.prepare_cached("INSERT OR REPLACE INTO paths VALUES(?1, ?2, ?3)")?;
+    for (event, argument, path) in &segment.paths {
+        insert.execute(params![event.0, argument, path])?;
+    }
+    let mut insert = db.prepare_cached("INSERT OR REPLACE INTO output VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
+    for row in &segment.output {
+        let OutputRow { event, moment, task, fd, stream, len, bytes } = row;
+        insert.execute(params![event.0, moment.0, task.0, fd, stream, len, bytes])?;
+    }
+    Ok(())
 }
 
 fn add_granule(db: &Transaction<'_>, number: u64, granule: &Encoded) -> rusqlite::Result<()> {
@@ -333,18 +346,6 @@ fn add_facts(db: &Transaction<'_>, facts: &Facts) -> rusqlite::Result<()> {
     facts.mappings.iter().try_for_each(|row| add_mapping(db, row))?;
     facts.syscalls.iter().try_for_each(|row| add_syscall(db, row))?;
     facts.signals.iter().try_for_each(|row| add_signal(db, row))?;
-    let mut insert = db.prepare("INSERT INTO output VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)")?;
-    for row in &facts.output {
-        insert.execute(params![
-            row.event.0,
-            row.moment.0,
-            row.task.0,
-            row.fd,
-            row.stream,
-            row.len,
-            row.bytes
-        ])?;
-    }
     Ok(())
 }
 

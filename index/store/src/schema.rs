@@ -65,6 +65,9 @@ CREATE TABLE events(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INT
   space INTEGER NOT NULL);
 CREATE INDEX events_by_moment ON events(moment);
 
+-- The strings that a syscall's path arguments pointed to.
+CREATE TABLE paths(event INTEGER, argument INTEGER, path TEXT NOT NULL, PRIMARY KEY(event, argument)) WITHOUT ROWID;
+
 CREATE TABLE tasks(task INTEGER PRIMARY KEY, tid INTEGER NOT NULL, pid INTEGER NOT NULL, parent INTEGER,
   first INTEGER NOT NULL, last INTEGER, exit_code INTEGER, signal INTEGER);
 

@@ -1,0 +1,137 @@
+//! From the translator's blocks to the index's: one shape for each way through a block.
+
+use engine::Block;
+use granule::{BlockEnd, BlockShape, StoreAddress, StoreContents, StoreShape, StoreSize};
+use guest::GuestAddr;
+use translate::log::BlockLog;
+use translate::{Address, Condition, Contents, Slot, Terminator};
+
+/// Largest store that is not called variable.
+const LARGEST_FIXED: u32 = 255;
+
+/// A single instruction that something else than translated code carried out.
+pub(crate) fn system(pc: GuestAddr, len: u8) -> BlockShape {
+    BlockShape { pc, lens: Box::new([len]), stores: Box::new([]), record: 0, end: BlockEnd::System }
+}
+
+/// The shape of a path through a block, or `None` for one without instructions.
+pub(crate) fn of_path(block: &Block, number: usize) -> Option<BlockShape> {
+    let translated = &block.translated;
+    let path = translated.paths.get(number)?;
+    if path.instructions == 0 {
+        return None;
+    }
+    let (end, after) = match path.end {
+        Terminator::Fall { to } => (BlockEnd::Fall, Some(to)),
+        Terminator::Stop { at } => (BlockEnd::Fall, Some(at)),
+        Terminator::Jump { .. } => (BlockEnd::Jump, None),
+        Terminator::JumpIndirect => (BlockEnd::IndirectJump, None),
+        Terminator::Call { returns_to, .. } | Terminator::CallIndirect { returns_to } => {
+            (BlockEnd::Call, Some(returns_to))
+        }
+        Terminator::Return => (BlockEnd::Return, None),
+    };
+    let slots = translated.slots.get(..path.slots as usize).unwrap_or_default();
+    let lens = lens(block, path.instructions, after);
+    Some(BlockShape {
+        pc: translated.pc,
+        lens,
+        stores: stores(slots),
+        record: path.log_bytes as u16,
+        end,
+    })
+}
+
+/// The shape of the first `instructions` of a block that a fault ended there, and the bytes of its record.
+pub(crate) fn of_part(block: &Block, log: &BlockLog, instructions: u32) -> (Option<BlockShape>, u32) {
+    let (slots, bytes) = part(log, instructions);
+    // A string store that was interrupted has not retired but has stored: its instruction counts as executed by the
+    // record that will complete it, the store here cannot be told from it. It belongs to a block of one instruction.
+    if instructions == 0 {
+        return (None, bytes);
+    }
+    let shape = BlockShape {
+        pc: block.translated.pc,
+        lens: lens(block, instructions, None),
+        stores: stores(slots),
+        record: bytes as u16,
+        end: BlockEnd::Fall,
+    };
+    (Some(shape), bytes)
+}
+
+/// The slots of the first `instructions` and how many bytes of a record hold them: what `translate::log` writes for a
+/// block that a fault ended.
+fn part(log: &BlockLog, instructions: u32) -> (&[Slot], u32) {
+    let count = log.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk());
+    let all = log.paths.first().map_or(0, |path| path.log_bytes);
+    let bytes = log.slots.get(count).and_then(first_byte).unwrap_or(all);
+    (&log.slots[..count], bytes)
+}
+
+fn first_byte(slot: &Slot) -> Option<u32> {
+    let address = match slot.address {
+        Address::Logged { at } => Some(at),
+        _ => None,
+    };
+    let contents = match slot.contents {
+        Contents::Logged { at } => Some(at),
+        _ => None,
+    };
+    let condition = match slot.condition {
+        Condition::Logged { at } | Condition::Mask { at, .. } => Some(at),
+        Condition::Always => None,
+    };
+    [address, contents, condition].into_iter().flatten().min()
+}
+
+/// Lengths of the first `count` instructions, where the last one ends at `after` if that is known.
+fn lens(block: &Block, count: u32, after: Option<GuestAddr>) -> Box<[u8]> {
+    let pcs = &block.translated.pcs;
+    let code_end = block.translated.sources.first().map_or(block.translated.pc, |range| range.end);
+    let len = |index: usize| {
+        let next = match after {
+            Some(after) if index + 1 == count as usize => after,
+            _ => pcs.get(index + 1).copied().unwrap_or(code_end),
+        };
+        next.0.wrapping_sub(pcs[index].0).clamp(1, 15) as u8
+    };
+    (0..(count as usize).min(pcs.len())).map(len).collect()
+}
+
+/// Whether each execution of a store brings its own address and length.
+pub(crate) fn is_variable(slots: &[Slot], slot: &Slot) -> bool {
+    let base_varies = match slot.address {
+        Address::Derived { slot: base, .. } => {
+            slots.get(base as usize).is_none_or(|base| is_variable(slots, base))
+        }
+        _ => false,
+    };
+    base_varies
+        || slot.size == 0
+        || slot.size > LARGEST_FIXED
+        || slot.is_bulk()
+        || slot.condition != Condition::Always
+}
+
+fn stores(slots: &[Slot]) -> Box<[StoreShape]> {
+    slots.iter().map(|slot| store(slots, slot)).collect()
+}
+
+fn store(slots: &[Slot], slot: &Slot) -> StoreShape {
+    let instruction = slot.instruction as u16;
+    if is_variable(slots, slot) {
+        return StoreShape::variable(instruction);
+    }
+    let address = match slot.address {
+        Address::Fixed(addr) => StoreAddress::Fixed(addr),
+        Address::Logged { at } => StoreAddress::Logged { at: at as u16 },
+        Address::Derived { slot, delta } => StoreAddress::Derived { store: slot as u16, delta },
+    };
+    let contents = match slot.contents {
+        Contents::Fixed(value) => StoreContents::Fixed(value),
+        Contents::Logged { at } => StoreContents::Logged { at: at as u16 },
+        Contents::String(_) | Contents::State(_) => return StoreShape::variable(instruction),
+    };
+    StoreShape { instruction, size: StoreSize::Fixed(slot.size as u8), address, contents }
+}
