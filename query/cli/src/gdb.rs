@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use ::gdb::{Session, SessionError, Sysroot, make_sysroot, serve};
+use anyhow::Context;
 use guest::When;
 use timeline::TimelineError;
+use trace::Trace;
 
 use crate::args;
 use crate::exit::{Class, Classify, Failure};
@@ -30,7 +32,8 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     if let Some(code) = wait_until_ready(&mut server)? {
         return Ok(code);
     }
-    let status = Command::new(gdb).args(gdb_arguments(&socket, &sysroot, &args.gdb_args)).status();
+    let script = write_script(scratch.path(), &sysroot)?;
+    let status = Command::new(gdb).args(gdb_arguments(&script, &socket, &trace, &args.gdb_args)).status();
     // The server ends when gdb's connection does.
     let _ = server.kill();
     let _ = server.wait();
@@ -79,25 +82,63 @@ fn wait_until_ready(server: &mut Child) -> anyhow::Result<Option<ExitCode>> {
     Ok(Some(exit_code(server.wait()?)))
 }
 
-/// What gdb is told before the user's own arguments are.
-fn gdb_arguments(socket: &Path, sysroot: &Sysroot, user: &[OsString]) -> Vec<OsString> {
-    let before = [
-        format!("set sysroot {}", sysroot.root.display()),
-        format!("set solib-search-path {}", sysroot.names.display()),
-        "set remotetimeout 3600".to_owned(),
-        "set debuginfod enabled off".to_owned(),
-        // A recording does not change: gdb says so itself, before it asks us.
-        "set may-write-registers off".to_owned(),
-        "set may-write-memory off".to_owned(),
-        "set confirm off".to_owned(),
-    ];
-    let connect = format!("target remote {}", socket.display());
-    let mut arguments: Vec<OsString> = vec!["-q".into()];
-    let mut add = |flag: &str, command: &str| arguments.extend([OsString::from(flag), command.into()]);
-    before.iter().for_each(|command| add("-iex", command));
-    add("-ex", &connect);
+/// What gdb reads first: where files are, what it must not try, and our commands.
+fn write_script(folder: &Path, sysroot: &Sysroot) -> anyhow::Result<PathBuf> {
+    let path = folder.join("commands");
+    let text = format!(
+        "set sysroot {}\nset solib-search-path {}\n{COMMANDS}",
+        sysroot.root.display(),
+        sysroot.names.display()
+    );
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// Settings and commands for gdb. After a `monitor goto` nothing gdb remembers is true any more. A recording does not
+/// change: gdb says so itself, before it asks us.
+const COMMANDS: &str = "\
+set remotetimeout 3600
+set debuginfod enabled off
+set may-write-registers off
+set may-write-memory off
+set confirm off
+define hookpost-monitor
+  maintenance flush register-cache
+  maintenance flush dcache
+end
+define when
+  monitor when
+end
+document when
+Say at which moment of the recording we are.
+end
+define goto
+  monitor goto $arg0
+  frame
+end
+document goto
+Go to a moment of the recording: @123456789, @50%, @start, @end, @exit or @signal.
+end
+";
+
+/// The arguments for gdb: ours, then the user's.
+fn gdb_arguments(script: &Path, socket: &Path, trace: &Trace, user: &[OsString]) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["-q".into(), "-ix".into(), script.into()];
+    arguments.extend(["-ex".into(), format!("target remote {}", socket.display()).into()]);
+    for printers in pretty_printers(trace) {
+        arguments.extend(["-ex".into(), format!("source {}", printers.display()).into()]);
+    }
     arguments.extend(user.iter().cloned());
     arguments
+}
+
+/// The scripts that this machine's gdb would load with the recorded libraries, were they where they were.
+fn pretty_printers(trace: &Trace) -> Vec<PathBuf> {
+    let script = |path: &str| PathBuf::from(format!("/usr/share/gdb/auto-load{path}-gdb.py"));
+    let mut all: Vec<PathBuf> = trace.files().iter().map(|file| script(&file.path)).collect();
+    all.retain(|path| path.is_file());
+    all.dedup();
+    all
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {

@@ -125,10 +125,12 @@ impl Session {
         tasks
     }
 
-    /// The task with that thread id in the process shown.
+    /// The task with that thread id in the process shown. Where there is none (gdb has not noticed yet that it was taken
+    /// elsewhere), the one that runs next.
     pub(crate) fn task(&self, tid: usize) -> Option<TaskId> {
-        let named = |task: &TaskView| usize::try_from(task.tid.0) == Ok(tid);
-        self.tasks().into_iter().find(named).map(|task| task.task)
+        let tasks = self.tasks();
+        let named = tasks.iter().find(|task| usize::try_from(task.tid.0) == Ok(tid));
+        named.or(tasks.first()).map(|task| task.task)
     }
 
     /// The thread id of the task that runs next.
