@@ -4,9 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use guest::{FileId, GuestAddr, GuestRange, Moment};
-use rusqlite::{Connection, OpenFlags};
-use store::Store;
+use guest::{EventId, FileId, GuestAddr, GuestRange, Moment};
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use store::{QueryError, Store, SyscallRow};
 use symbols::{KeptFile, Layout, MappedFile, Mapping, Symbols};
 use trace::Trace;
 
@@ -52,7 +52,7 @@ pub enum OpenError {
     Index(#[from] store::OpenError),
     /// The index could be opened but not read.
     #[error("reading the index")]
-    Query(#[from] store::QueryError),
+    Query(#[from] QueryError),
     /// SQLite failed.
     #[error("opening {path} with SQLite")]
     Sqlite {
@@ -97,6 +97,32 @@ impl Database {
     /// Its symbols.
     pub fn symbols(&self) -> &Symbols {
         &self.recording.symbols
+    }
+
+    /// The last call before `before` that wrote the byte at `offset` of the file at `path`, and the address of that byte in its
+    /// buffer. Only calls with one buffer (`write`, `pwrite64`), by the name under which the file was opened.
+    pub fn file_writer(
+        &self,
+        path: &str,
+        offset: u64,
+        before: Moment,
+    ) -> Result<Option<(SyscallRow, GuestAddr)>, QueryError> {
+        let (Ok(offset), before) = (i64::try_from(offset), i64::try_from(before.0).unwrap_or(i64::MAX))
+        else {
+            return Ok(None);
+        };
+        let mut statement = self.connection.prepare_cached(
+            "SELECT event FROM main.syscalls WHERE path = ?1 AND name IN ('write', 'pwrite64') AND \"offset\" <= ?2 \
+             AND \"offset\" + result > ?2 AND moment < ?3 ORDER BY moment DESC LIMIT 1",
+        )?;
+        let event: Option<i64> = statement.query_row((path, offset, before), |row| row.get(0)).optional()?;
+        let Some(event) = event else { return Ok(None) };
+        let call = self.store().syscall(EventId(event as u64))?;
+        Ok(call.map(|call| {
+            let skipped = offset as u64 - call.offset.unwrap_or(0);
+            let addr = GuestAddr(call.args[1]).wrapping_add(skipped);
+            (call, addr)
+        }))
     }
 
     /// Runs one or more statements and writes their rows to `out` as they come. Returns how many rows there were.

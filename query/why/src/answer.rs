@@ -82,7 +82,20 @@ pub enum Writer {
         offset: Option<u64>,
         /// Where the call was made.
         place: Option<Place>,
+        /// Where the byte came into the file, where the recording shows it.
+        source: Option<Source>,
     },
+}
+
+/// The call that wrote a byte to a file from which it was read later: the next thing to ask about.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Source {
+    /// When.
+    pub moment: u64,
+    /// The call.
+    pub text: String,
+    /// Where the byte was in its buffer.
+    pub addr: String,
 }
 
 /// A place in code.

@@ -1,6 +1,8 @@
 //! Golden texts of answers.
 
-use crate::answer::{Answer, Bytes, Coverage, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
+use crate::answer::{
+    Answer, Bytes, Coverage, Hop, Origin, Place, Source, StackFrame, Target, Verdict, Writer,
+};
 
 fn place(function: &str, file: &str, line: u32, source: &str) -> Place {
     Place {
@@ -133,6 +135,11 @@ fn the_kernel_and_a_forked_space() {
         path: Some("/tmp/storyX".to_owned()),
         offset: Some(300),
         place: None,
+        source: Some(Source {
+            moment: 3,
+            text: "write(3, 0x7ffc10, 400) = 400 </tmp/storyX>".to_owned(),
+            addr: "0x7ffd3c".to_owned(),
+        }),
     };
     let hop = Hop {
         moment: 7,
@@ -163,7 +170,9 @@ fn the_kernel_and_a_forked_space() {
   stack
     #0  <signal delivered>
     #1  load at s6.c:20
-  go     backstory gdb --at @7",
+  go     backstory gdb --at @7
+  next   backstory why 0x7ffd3c --at @3
+         it came into the file by write(3, 0x7ffc10, 400) = 400 </tmp/storyX>",
     );
 }
 

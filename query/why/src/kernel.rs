@@ -4,7 +4,7 @@ use guest::{EventId, GuestAddr};
 use store::{QueryError, WriteRow};
 use tables::{Database, describe_signal, describe_syscall};
 
-use crate::answer::Writer;
+use crate::answer::{Place, Source, Writer};
 use crate::code::{self, Spot};
 
 /// Names the event that wrote `row`; `first` is the target's first byte that it wrote.
@@ -21,26 +21,29 @@ pub(crate) fn writer(
         let at = store.at(row.moment)?.filter(|at| at.task == row.task);
         // A file offset is that of the buffer's first byte, which is this write's where there is one buffer.
         let offset = call.offset.map(|offset| offset + (first.0 - row.addr.0));
-        return Ok(Writer::Kernel {
+        let source = match (&call.path, offset) {
+            (Some(path), Some(offset)) => database.file_writer(path, offset, row.moment)?,
+            _ => None,
+        };
+        let source = source.map(|(call, addr)| Source {
+            moment: call.moment.0,
             text: describe_syscall(&call),
-            fd: call.fd,
-            path: call.path.clone(),
-            offset,
-            place: at.map(|at| place(at.pc)),
+            addr: addr.to_string(),
         });
+        let (text, fd, path) = (describe_syscall(&call), call.fd, call.path);
+        return Ok(Writer::Kernel { text, fd, path, offset, place: at.map(|at| place(at.pc)), source });
     }
     if let Some(signal) = store.signal(event)? {
         let text = format!("frame of {}", describe_signal(&signal));
-        return Ok(Writer::Kernel {
-            text,
-            fd: None,
-            path: None,
-            offset: None,
-            place: Some(place(signal.pc)),
-        });
+        return Ok(plain(text, Some(place(signal.pc))));
     }
     let text = describe_event(database, event)?;
-    Ok(Writer::Kernel { text, fd: None, path: None, offset: None, place: None })
+    Ok(plain(text, None))
+}
+
+/// A kernel write that has nothing to do with a file.
+fn plain(text: String, place: Option<Place>) -> Writer {
+    Writer::Kernel { text, fd: None, path: None, offset: None, place, source: None }
 }
 
 /// What an event did, in a few words.

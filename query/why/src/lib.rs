@@ -20,5 +20,5 @@ mod question;
 mod stack;
 mod text;
 
-pub use answer::{Answer, Bytes, Coverage, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
+pub use answer::{Answer, Bytes, Coverage, Hop, Origin, Place, Source, StackFrame, Target, Verdict, Writer};
 pub use question::{MAX_SIZE, Question, WhyError, why};

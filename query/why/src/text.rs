@@ -64,7 +64,12 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, size: u64, space: u32) -> fmt:
             writeln!(f, "    #{index:<2} {}", stack_line(frame))?;
         }
     }
-    write!(f, "  go     backstory gdb --at @{}", hop.moment)
+    write!(f, "  go     backstory gdb --at @{}", hop.moment)?;
+    if let Writer::Kernel { source: Some(source), .. } = &hop.writer {
+        writeln!(f, "\n  next   backstory why {} --at @{}", source.addr, source.moment)?;
+        write!(f, "         it came into the file by {}", source.text)?;
+    }
+    Ok(())
 }
 
 /// Where the writer has no source, the nearest caller that has.
