@@ -10,6 +10,7 @@ pub struct Answer {
     /// The moment before which the last write was looked for.
     pub before: u64,
     /// Who wrote it last, or that nobody did.
+    #[serde(flatten)]
     pub verdict: Verdict,
 }
 
@@ -26,9 +27,9 @@ pub struct Target {
     pub space: u32,
 }
 
-/// Who wrote.
+/// Who wrote. In JSON its fields stand beside the target, with `verdict` as the kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
     /// The last write that touched a byte of it.
     Written(Box<Hop>),
