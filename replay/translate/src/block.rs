@@ -41,7 +41,8 @@ pub struct Translated {
     /// The guest bytes the block came from, the first range beginning at `pc` (empty for a block that only exits). Also the bytes of an
     /// instruction that the block exits before, and of those beyond its end that say which flags matter. A write to any of them makes the block stale.
     pub sources: Vec<GuestRange>,
-    /// Guest address of each instruction, in the order they run on the longest path.
+    /// Guest address of each instruction, in the order they run on the longest path, which may lead along jumps and through
+    /// conditional branches.
     pub pcs: Vec<GuestAddr>,
     /// The ways out through the supervisor, by [`exit_index`](crate::EnginePage::exit_index).
     pub exits: Vec<Exit>,
@@ -56,12 +57,13 @@ pub struct Translated {
     pub marks: Vec<Mark>,
     /// Stores in order (logging modes; else empty).
     pub slots: Vec<Slot>,
-    /// The ways through the block, by the path number in log records.
+    /// The ways through the block, by the path number in log records. The first is the longest; the others leave it at a conditional
+    /// branch.
     pub paths: Vec<Path>,
 }
 
 impl Translated {
-    /// The number of instructions the block subtracts from the counter at entry.
+    /// The most instructions the block runs: fewer in the budget, and it leaves at entry.
     pub fn instructions(&self) -> u32 {
         self.pcs.len() as u32
     }
@@ -221,8 +223,8 @@ pub struct Mark {
     pub pc: GuestAddr,
     /// Instructions of this block retired before it.
     pub retired: u32,
-    /// Instructions subtracted from the counter that have not retired.
-    pub unretired: u32,
+    /// Instructions subtracted from the counter that have not retired; negative when more have retired than were subtracted.
+    pub unretired: i32,
     /// Registers to be taken from the engine page.
     pub spilled: Spilled,
     /// Whether the arithmetic flags in place are the guest's (in exact modes always, once `flags_defined`).

@@ -18,22 +18,24 @@ const MOVZX_ECX_CX: [u8; 3] = [0x0F, 0xB7, 0xC9];
 impl Generator<'_> {
     /// The block's last step, a branch.
     pub(crate) fn branch(&mut self, step: &Step) {
+        self.count_at_end();
+        self.mark(step.pc);
         match step.kind {
             Kind::Jump => {
                 self.retire(step);
-                self.end_record();
+                self.end_record(0);
                 self.jump_to(step.target());
             }
             Kind::Xbegin => {
                 // An abort with status 0: nothing is known, and no retry is worth while.
                 self.hot.set(RAX, 0);
                 self.retire(step);
-                self.end_record();
+                self.end_record(0);
                 self.jump_to(step.target());
             }
             Kind::Conditional => {
                 self.retire(step);
-                self.end_record();
+                self.end_record(0);
                 let condition = step.instr.condition_code() as u8 - 1;
                 let taken = self.way_to(step.target());
                 let site = self.hot.jump_if(condition, taken.stub);
@@ -43,7 +45,7 @@ impl Generator<'_> {
             Kind::Loop => self.loop_branch(step),
             Kind::Call => {
                 self.push_return(step);
-                self.end_record();
+                self.end_record(0);
                 self.jump_to(step.target());
             }
             Kind::CallIndirect => {
@@ -55,7 +57,7 @@ impl Generator<'_> {
                 self.hot.store(below, RCX);
                 self.push_return(step);
                 self.hot.load16(RCX, target);
-                self.end_record();
+                self.end_record(0);
                 self.dispatch(step, 8);
             }
             Kind::JumpIndirect => {
@@ -64,7 +66,7 @@ impl Generator<'_> {
                 self.hot.store(target, RCX);
                 self.hot.raw(&MOVZX_ECX_CX);
                 self.retire(step);
-                self.end_record();
+                self.end_record(0);
                 self.dispatch(step, 0);
             }
             _ => self.return_branch(step),
@@ -74,7 +76,7 @@ impl Generator<'_> {
     /// `loop`, `jrcxz` and the like: their own instruction over a jump, as their displacement has 8 bits.
     fn loop_branch(&mut self, step: &Step) {
         self.retire(step);
-        self.end_record();
+        self.end_record(0);
         let bytes = step.bytes();
         // With all prefixes: processors heed some that manuals do not mention.
         self.hot.raw(&bytes[..bytes.len() - 1]);
@@ -131,7 +133,7 @@ impl Generator<'_> {
         self.hot.store(target, RCX);
         self.hot.raw(&MOVZX_ECX_CX);
         self.retire(step);
-        self.end_record();
+        self.end_record(0);
         self.dispatch(step, -8 - extra);
     }
 
@@ -144,7 +146,7 @@ impl Generator<'_> {
             offset: self.hot.offset(),
             pc: step.pc,
             retired: self.retired - 1,
-            unretired: self.counted - self.retired + 1,
+            unretired: self.subtracted as i32 - self.retired as i32 + 1,
             spilled: self.spilled,
             flags_exact: self.true_flags == ARITHMETIC,
         };

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use guest::GuestRange;
+use guest::{GuestAddr, GuestRange};
 
 use crate::block::{ExitKind, Spilled};
 use crate::class::Kind;
@@ -10,26 +10,82 @@ use crate::emit::{Mem, RCX, RDX};
 use crate::flags;
 use crate::generate::Generator;
 use crate::layout::EnginePage;
-use crate::plan::{End, Plan};
+use crate::plan::{End, Plan, Through};
 use crate::request::Request;
 
+/// How a block counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Counting {
+    /// At entry, by `sub` and a jump on its sign.
+    AtEntry,
+    /// At entry, leaving flags alone.
+    AtEntryKeepingFlags,
+    /// The budget is compared at entry; each way out subtracts what has run: on the longest path by `sub` before step `at`, or, where
+    /// there is none, at its end without touching flags.
+    AtExits { at: Option<usize> },
+}
+
 impl Generator<'_> {
-    /// Subtracts the block's instructions from the budget, or leaves when there are fewer.
+    /// Subtracts the block's instructions from the budget, or leaves when there are fewer; or only the latter.
     pub(crate) fn count(&mut self, plan: &Plan) {
-        if self.counted == 0 {
+        if plan.steps.is_empty() {
             return;
         }
-        if !self.request.mode.exact() && flags_are_dead(self.request, plan, &mut self.looked_at) {
+        let last_side = plan.steps.iter().rposition(|step| step.through.is_side());
+        let keeps = self.request.mode.exact();
+        let dead = !keeps && flags_are_dead(self.request, plan, 0, &mut self.looked_at);
+        let Some(last_side) = last_side else {
+            self.counting = if dead { Counting::AtEntry } else { Counting::AtEntryKeepingFlags };
+            return self.count_at_entry(dead);
+        };
+        // After the last step only where no branch is to follow.
+        let ends = plan.steps.len() + usize::from(plan.end != End::Branch);
+        let mut after = last_side + 1..ends;
+        let at = if keeps {
+            None
+        } else {
+            after.find(|&p| flags_are_dead(self.request, plan, p, &mut self.looked_at))
+        };
+        self.counting = Counting::AtExits { at };
+        let out = self.cold.here();
+        self.exit_here(ExitKind::Budget, self.request.pc);
+        let counter = self.counter();
+        if dead {
+            self.arithmetic(false, 7, counter, self.longest);
+            self.hot.jump_if(0xC, out);
+            self.true_flags = 0;
+        } else {
+            self.spill(RCX);
+            self.hot.load(RCX, counter);
+            self.hot.lea(RCX, Mem::at(RCX, -(self.longest as i32)));
+            self.jump_over_if_positive();
+            // The stub takes rcx as it is in place.
+            let restore = self.cold.here();
+            let slot = self.spill_slot(RCX);
+            self.cold.load(RCX, slot);
+            self.cold.jump(out);
+            self.hot.jump(restore);
+            self.unspill(RCX);
+        }
+    }
+
+    fn counter(&self) -> Mem {
+        self.page(offset_of!(EnginePage, counter))
+    }
+
+    fn count_at_entry(&mut self, dead: bool) {
+        if dead {
             self.count_with_flags();
         } else {
             self.count_without_flags();
         }
+        self.subtracted = self.longest;
     }
 
     /// `sub [counter], n; js out`
     fn count_with_flags(&mut self) {
-        let counter = self.page(offset_of!(EnginePage, counter));
-        let n = self.counted;
+        let counter = self.counter();
+        let n = self.longest;
         self.arithmetic(false, 5, counter, n);
         let out = self.cold.here();
         self.hot.jump_if(8, out);
@@ -50,18 +106,23 @@ impl Generator<'_> {
         }
     }
 
-    /// The same by `lea`; the counter's high half tells its sign, as budgets have 32 bits.
+    /// Jumps over a 5-byte jump unless rcx, a budget or a little less than 0, is negative. Destroys rcx.
+    fn jump_over_if_positive(&mut self) {
+        self.hot.raw(&[0x48, 0x0F, 0xC9]); // bswap rcx: the highest byte comes down
+        self.hot.raw(&[0x0F, 0xB6, 0xC9]); // movzx ecx, cl
+        self.hot.raw(&[0xE3, 5]); // jrcxz
+    }
+
+    /// The same by `lea`.
     fn count_without_flags(&mut self) {
-        let counter = self.page(offset_of!(EnginePage, counter));
-        let high = self.page(offset_of!(EnginePage, counter) + 4);
+        let counter = self.counter();
         let slot = self.spill_slot(RCX);
-        let n = self.counted as i32;
+        let n = self.longest as i32;
         self.spill(RCX);
         self.hot.load(RCX, counter);
         self.hot.lea(RCX, Mem::at(RCX, -n));
         self.hot.store(counter, RCX);
-        self.hot.load32(RCX, high);
-        self.hot.raw(&[0xE3, 5]); // jrcxz over the jump
+        self.jump_over_if_positive();
         let out = self.cold.here();
         self.hot.jump(out);
         self.unspill(RCX);
@@ -70,6 +131,54 @@ impl Generator<'_> {
         self.cold.store(counter, RCX);
         self.cold.load(RCX, slot);
         self.exit_here(ExitKind::Budget, self.request.pc);
+    }
+
+    /// Before step `position` of the longest path: counts here if this is the place.
+    pub(crate) fn count_before(&mut self, position: usize) {
+        if self.counting == (Counting::AtExits { at: Some(position) }) {
+            self.subtract_clobbering(self.longest);
+            self.subtracted = self.longest;
+        }
+    }
+
+    /// At the end of the longest path, or before the branch that ends it: counts if that has not been done.
+    pub(crate) fn count_at_end(&mut self) {
+        if self.subtracted != 0 {
+            return;
+        }
+        match self.counting {
+            Counting::AtExits { at: Some(_) } => self.subtract_clobbering(self.longest),
+            Counting::AtExits { at: None } => self.subtract_keeping_flags(self.longest),
+            _ => return,
+        }
+        self.subtracted = self.longest;
+    }
+
+    /// On the way to `to` out of the block's side, `self.retired` instructions having run.
+    pub(crate) fn count_on_side(&mut self, to: GuestAddr) {
+        let n = self.retired;
+        let dead = !self.request.mode.exact()
+            && flags::dead_at(self.request, to, flags::ARITHMETIC, &mut self.looked_at);
+        if dead {
+            self.subtract_clobbering(n);
+        } else {
+            self.subtract_keeping_flags(n);
+        }
+    }
+
+    fn subtract_clobbering(&mut self, n: u32) {
+        let counter = self.counter();
+        self.arithmetic(false, 5, counter, n);
+        self.true_flags = 0;
+    }
+
+    fn subtract_keeping_flags(&mut self, n: u32) {
+        let counter = self.counter();
+        self.spill(RCX);
+        self.hot.load(RCX, counter);
+        self.hot.lea(RCX, Mem::at(RCX, -(n as i32)));
+        self.hot.store(counter, RCX);
+        self.unspill(RCX);
     }
 
     /// Compares the block's source bytes with what was translated, without touching flags.
@@ -113,10 +222,10 @@ impl Generator<'_> {
     }
 }
 
-/// Whether the guest cannot see the arithmetic flags that the block is entered with.
-fn flags_are_dead(request: &Request<'_>, plan: &Plan, seen: &mut Vec<GuestRange>) -> bool {
+/// Whether the guest cannot see the arithmetic flags that are there before step `from`.
+fn flags_are_dead(request: &Request<'_>, plan: &Plan, from: usize, seen: &mut Vec<GuestRange>) -> bool {
     let mut live = flags::ARITHMETIC;
-    for step in &plan.steps {
+    for step in &plan.steps[from..] {
         let effect = flags::effect(&step.instr);
         if effect.reads & live != 0 {
             return false;
@@ -124,6 +233,14 @@ fn flags_are_dead(request: &Request<'_>, plan: &Plan, seen: &mut Vec<GuestRange>
         live &= !effect.kills;
         if live == 0 {
             return true;
+        }
+        let leaves_for = match step.through {
+            Through::SideIf => step.target(),
+            Through::SideIfNot => step.next(),
+            _ => continue,
+        };
+        if !flags::dead_at(request, leaves_for, live, seen) {
+            return false;
         }
     }
     let limited = request.limit.is_some_and(|limit| limit.get() as usize == plan.steps.len());

@@ -5,6 +5,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Rfl
 use guest::{GuestAddr, GuestRange};
 
 use crate::class::{Kind, kind};
+use crate::plan::see;
 use crate::request::Request;
 
 /// CF, PF, AF, ZF, SF and OF.
@@ -61,13 +62,6 @@ const LOOK_AHEAD: u32 = 12;
 pub(crate) fn dead_at(request: &Request<'_>, pc: GuestAddr, flags: u32, seen: &mut Vec<GuestRange>) -> bool {
     let mut fuel = LOOK_AHEAD;
     dead_from(request, pc, flags, 2, &mut fuel, seen)
-}
-
-fn see(seen: &mut Vec<GuestRange>, pc: GuestAddr, len: u64) {
-    match seen.last_mut() {
-        Some(last) if last.end == pc => last.end = pc.wrapping_add(len),
-        _ => seen.push(GuestRange::new(pc, len)),
-    }
 }
 
 fn dead_from(

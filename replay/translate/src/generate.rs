@@ -6,14 +6,15 @@ use guest::{GuestAddr, GuestRange};
 use iced_x86::Register;
 
 use crate::block::{
-    Address, BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
+    BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
 };
 use crate::class::Kind;
+use crate::count::Counting;
 use crate::emit::{Asm, Mem, RCX};
 use crate::flags;
 use crate::layout::{CacheAddr, EnginePage, Layout};
 use crate::observe::Observer;
-use crate::plan::{End, Plan, Step, plan};
+use crate::plan::{End, Plan, Step, Through, plan};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::runtime::{self, Stub};
@@ -36,8 +37,9 @@ pub fn translate(request: &Request<'_>) -> Result<Translated, Refusal> {
     for (position, step) in plan.steps.iter().enumerate() {
         gen_.step(&plan, position, step);
     }
-    let end = gen_.finish(&plan);
-    gen_.into_block(&plan, entry, end)
+    gen_.finish(&plan);
+    gen_.side_exits();
+    gen_.into_block(&plan, entry)
 }
 
 fn check(request: &Request<'_>) -> Result<(), Refusal> {
@@ -69,8 +71,13 @@ pub(crate) struct Generator<'a> {
     pub return_sites: Vec<GuestAddr>,
     marks: Vec<Mark>,
     chain: Option<Link>,
-    /// Instructions subtracted at entry.
-    pub counted: u32,
+    /// Instructions on the longest path.
+    pub longest: u32,
+    /// Instructions subtracted from the counter so far on the longest path.
+    pub subtracted: u32,
+    pub counting: Counting,
+    sides: Vec<Side>,
+    paths: Vec<Path>,
     /// Instructions of the block that have retired where code is now emitted.
     pub retired: u32,
     /// Guest registers now in the engine page.
@@ -97,10 +104,15 @@ impl<'a> Generator<'a> {
             return_sites: Vec::new(),
             marks: Vec::new(),
             chain: None,
-            counted: plan.steps.len() as u32,
+            longest: plan.steps.len() as u32,
+            subtracted: 0,
+            counting: Counting::AtEntry,
+            sides: Vec::new(),
+            paths: Vec::new(),
             retired: 0,
             spilled: Spilled::default(),
-            true_flags: flags::ARITHMETIC,
+            // Blocks before this one may have destroyed flags that only looked dead to a debugger.
+            true_flags: if request.mode.exact() { flags::ARITHMETIC } else { 0 },
             defined_flags: 0,
             observer: request.mode.logs().then(|| Observer::new(plan)),
             slots: Vec::new(),
@@ -136,7 +148,7 @@ impl<'a> Generator<'a> {
             offset: self.hot.offset(),
             pc,
             retired: self.retired,
-            unretired: self.counted - self.retired,
+            unretired: self.subtracted as i32 - self.retired as i32,
             spilled: self.spilled,
             flags_exact: self.true_flags == flags::ARITHMETIC,
         };
@@ -221,11 +233,14 @@ impl<'a> Generator<'a> {
     }
 
     fn step(&mut self, plan: &Plan, position: usize, step: &Step) {
+        self.count_before(position);
         self.mark(step.pc);
         let last = position + 1 == plan.steps.len();
-        if last && plan.end == End::Branch {
-            self.branch(step);
-            return;
+        match step.through {
+            Through::End if last && plan.end == End::Branch => return self.branch(step),
+            Through::End => {}
+            Through::Followed => return self.retire(step),
+            Through::SideIf | Through::SideIfNot => return self.side(step),
         }
         self.before_stores(step);
         match step.kind {
@@ -296,12 +311,54 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// The block's end, unless it is a branch; the terminator of its path.
-    fn finish(&mut self, plan: &Plan) -> Terminator {
-        match plan.end {
+    /// A conditional branch that the block runs through: the jump out of it, to be landed later.
+    fn side(&mut self, step: &Step) {
+        self.retire(step);
+        let condition = step.instr.condition_code() as u8 - 1;
+        let (condition, to) = match step.through {
+            Through::SideIf => (condition, step.target()),
+            _ => (condition ^ 1, step.next()),
+        };
+        let here = self.hot.here();
+        self.hot.jump_if(condition, here);
+        self.sides.push(Side {
+            jump: self.hot.bytes.len(),
+            to,
+            taken: step.through == Through::SideIf,
+            retired: self.retired,
+            slots: self.slots.len() as u32,
+            spilled: self.spilled,
+            record: self.observer.as_ref().map(Observer::place),
+        });
+    }
+
+    /// The ways out on the side, after everything else.
+    fn side_exits(&mut self) {
+        for side in std::mem::take(&mut self.sides) {
+            let distance = (self.hot.bytes.len() - side.jump) as u32;
+            self.hot.bytes[side.jump - 4..side.jump].copy_from_slice(&distance.to_le_bytes());
+            self.retired = side.retired;
+            self.spilled = side.spilled;
+            let log_bytes = side.record.map_or(0, |(_, bytes)| bytes);
+            if let (Some(observer), Some(place)) = (&mut self.observer, side.record) {
+                observer.set_place(place);
+            }
+            self.end_record(self.paths.len() as u32);
+            self.count_on_side(side.to);
+            self.jump_to(side.to);
+            let end =
+                if side.taken { Terminator::Jump { to: side.to } } else { Terminator::Fall { to: side.to } };
+            self.paths.push(Path { instructions: side.retired, slots: side.slots, log_bytes, end });
+        }
+    }
+
+    /// The block's end, unless it is a branch; and its longest path.
+    fn finish(&mut self, plan: &Plan) {
+        let end = match plan.end {
             End::Branch => plan.steps.last().map_or(Terminator::Stop { at: self.request.pc }, branch_end),
             End::Fall(to) => {
-                self.end_record();
+                self.end_record(0);
+                self.count_at_end();
                 self.jump_to(to);
                 Terminator::Fall { to }
             }
@@ -313,8 +370,9 @@ impl<'a> Generator<'a> {
             End::Exit(kind, pc) => {
                 // The supervisor logs a state image when it has corrected it.
                 if !matches!(kind, ExitKind::X87Pointer { .. }) {
-                    self.end_record();
+                    self.end_record(0);
                 }
+                self.count_at_end();
                 self.mark(pc);
                 let stub = self.exit(kind, pc);
                 self.hot.jump(stub);
@@ -323,21 +381,18 @@ impl<'a> Generator<'a> {
                     _ => Terminator::Stop { at: pc },
                 }
             }
-        }
+        };
+        let log_bytes = self.observer.as_ref().map_or(0, Observer::log_bytes);
+        let path = Path { instructions: self.retired, slots: self.slots.len() as u32, log_bytes, end };
+        self.paths.push(path);
     }
 
-    fn into_block(mut self, plan: &Plan, entry: CacheAddr, end: Terminator) -> Result<Translated, Refusal> {
+    fn into_block(mut self, plan: &Plan, entry: CacheAddr) -> Result<Translated, Refusal> {
         let bad = |what| Err(Refusal::BadRequest { what });
         if self.hot.overflow || self.cold.overflow {
             return bad("a displacement out of reach");
         }
         let Some(chain) = self.chain.take() else { return bad("no chain") };
-        let log_bytes = self.observer.as_ref().map_or(0, Observer::log_bytes);
-        let path = Path { instructions: self.retired, slots: self.slots.len() as u32, log_bytes, end };
-        debug_assert!(self.slots.iter().all(|slot| match slot.address {
-            Address::Derived { slot, .. } => (slot as usize) < self.slots.len(),
-            _ => true,
-        }));
         Ok(Translated {
             id: self.request.id,
             pc: self.request.pc,
@@ -354,9 +409,22 @@ impl<'a> Generator<'a> {
             indirect: self.indirect,
             marks: self.marks,
             slots: self.slots,
-            paths: vec![path],
+            paths: self.paths,
         })
     }
+}
+
+/// A way out of the middle of a block.
+struct Side {
+    /// Offset of the end of the jump that leads there.
+    jump: usize,
+    to: GuestAddr,
+    taken: bool,
+    retired: u32,
+    slots: u32,
+    spilled: Spilled,
+    /// The observer's state there.
+    record: Option<(bool, u32)>,
 }
 
 /// A way out of a block along a direct branch.

@@ -72,8 +72,9 @@ pub const DEFAULT_LAYOUT: Layout = Layout { page: 0x2_0000, runtime: 0x2_1000, t
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct EnginePage {
-    /// Remaining budget in instructions, `0..=MAX_BUDGET`. Each block subtracts its number of instructions at entry, and
-    /// leaves with [`ExitKind::Budget`](crate::ExitKind::Budget), having subtracted nothing and run nothing, when fewer are left.
+    /// Remaining budget in instructions, `0..=MAX_BUDGET`. Each block subtracts the instructions it runs, and
+    /// leaves with [`ExitKind::Budget`](crate::ExitKind::Budget), having subtracted nothing and run nothing, when it might run more than
+    /// are left.
     /// On every exit and at every mark (with its correction) `budget - counter` is what was retired.
     pub counter: i64,
     /// Guest registers moved out of the way, by their number in x86 encoding (rax rcx rdx rbx rsp rbp rsi rdi r8 to r15).

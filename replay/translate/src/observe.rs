@@ -75,6 +75,16 @@ impl Observer {
         self.bytes
     }
 
+    /// Whether the record's address is at hand, and its bytes so far.
+    pub(crate) fn place(&self) -> (bool, u32) {
+        (self.open, self.bytes)
+    }
+
+    /// Goes back to an earlier place.
+    pub(crate) fn set_place(&mut self, (open, bytes): (bool, u32)) {
+        (self.open, self.bytes) = (open, bytes);
+    }
+
     fn take(&mut self, bytes: u32) -> u32 {
         let at = self.bytes;
         self.bytes += bytes.next_multiple_of(4);
@@ -405,16 +415,16 @@ impl Generator<'_> {
     }
 
     /// Finishes the record of a block of at least one instruction: header, and where the next one goes.
-    pub(crate) fn end_record(&mut self) {
+    pub(crate) fn end_record(&mut self, path: u32) {
         let Some(observer) = self.observer.take() else { return };
-        if self.counted != 0 {
+        if self.longest != 0 {
             let pointer = observer.pointer;
             let next = self.page(offset_of!(EnginePage, log_next));
             if !observer.open {
                 self.spill(pointer);
                 self.hot.load(pointer, next);
             }
-            self.hot.store_imm32(Mem::at(pointer, 0), self.request.id.0 << 4);
+            self.hot.store_imm32(Mem::at(pointer, 0), self.request.id.0 << 4 | path);
             self.hot.lea(pointer, Mem::at(pointer, (HEADER_BYTES + observer.bytes) as i32));
             self.hot.store(next, pointer);
             self.unspill(pointer);

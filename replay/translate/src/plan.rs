@@ -13,6 +13,12 @@ use crate::stores::{self, Store};
 
 /// Most instructions in a block.
 const MAX_STEPS: usize = 64;
+/// Most conditional branches that a block runs through.
+const MAX_SIDES: usize = 4;
+/// A block does not run through a conditional branch when it is longer than this.
+const MAX_MERGED: usize = 24;
+/// A loop is unrolled while it stays shorter than this.
+const MAX_UNROLLED: usize = 32;
 /// Scratch registers that a logging block needs: this many must be unused by all of its instructions.
 const MIN_FREE_REGISTERS: u32 = 3;
 
@@ -29,6 +35,27 @@ pub(crate) struct Step {
     pub writes: u16,
     /// What it stores (logging modes).
     pub stores: Vec<Store>,
+    /// For a branch that does not end the block.
+    pub through: Through,
+}
+
+/// How a block goes on after one of its branches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Through {
+    /// It does not, or the step is no branch.
+    End,
+    /// At the target of a jump.
+    Followed,
+    /// After a conditional branch; taken, it leaves.
+    SideIf,
+    /// At the target of a conditional branch; not taken, it leaves.
+    SideIfNot,
+}
+
+impl Through {
+    pub(crate) fn is_side(self) -> bool {
+        matches!(self, Self::SideIf | Self::SideIfNot)
+    }
 }
 
 impl Step {
@@ -80,14 +107,16 @@ enum Found {
     Refused(Refusal),
 }
 
-/// Decodes the block at `request.pc`.
+/// Decodes the block at `request.pc`: one way in, one way through, and ways out on the side where a conditional branch that is
+/// probably not taken lies on the way.
 pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
     let mut factory = InstructionInfoFactory::new();
     let mut steps: Vec<Step> = Vec::with_capacity(16);
     let mut used = 0u16;
     let mut pc = request.pc;
     let limit = request.limit.map_or(MAX_STEPS, |n| (n.get() as usize).min(MAX_STEPS));
-    let mut source_end = pc;
+    let mut sources = Vec::new();
+    let mut sides = 0;
     let end = loop {
         if steps.len() == limit {
             let all = request.limit.is_some_and(|n| n.get() as usize == limit);
@@ -98,19 +127,27 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
         }
         match look(request, pc, &mut factory) {
             Found::Stop(kind, len) => {
-                source_end = pc.wrapping_add(len);
+                see(&mut sources, pc, len);
                 break End::Exit(kind, pc);
             }
             Found::Refused(refusal) if steps.is_empty() => return Err(refusal),
             Found::Refused(_) => break End::Fall(pc),
-            Found::Step(step, uses) => {
+            Found::Step(mut step, uses) => {
                 if !steps.is_empty() && must_stand_alone(request.mode, &step, used | uses) {
                     break End::Fall(pc);
                 }
                 used |= uses;
+                see(&mut sources, pc, step.instr.len() as u64);
                 pc = step.next();
-                source_end = pc;
-                let end = end_after(request, &step, &mut factory);
+                let mut end = end_after(request, &step, &mut factory);
+                if end == Some(End::Branch)
+                    && let Some((through, to)) = go_on(request, &step, steps.len() + 1, sides)
+                {
+                    step.through = through;
+                    sides += usize::from(through.is_side());
+                    pc = to;
+                    end = None;
+                }
                 steps.push(*step);
                 if let Some(end) = end {
                     break end;
@@ -118,8 +155,39 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
             }
         }
     };
-    let sources = vec![GuestRange { start: request.pc, end: source_end }];
+    if sources.is_empty() {
+        sources.push(GuestRange { start: request.pc, end: request.pc });
+    }
     Ok(Plan { steps, end, sources, used })
+}
+
+/// Adds guest bytes to a list of ranges.
+pub(crate) fn see(seen: &mut Vec<GuestRange>, pc: GuestAddr, len: u64) {
+    match seen.last_mut() {
+        Some(last) if last.end == pc => last.end = pc.wrapping_add(len),
+        _ => seen.push(GuestRange::new(pc, len)),
+    }
+}
+
+/// Whether and where the block goes on after a branch, the `count`-th step.
+fn go_on(request: &Request<'_>, step: &Step, count: usize, sides: usize) -> Option<(Through, GuestAddr)> {
+    if request.limit.is_some() || request.self_check || count >= MAX_STEPS {
+        return None;
+    }
+    let (through, to) = match step.kind {
+        Kind::Jump if step.target().0 > step.pc.0 => (Through::Followed, step.target()),
+        Kind::Conditional if sides >= MAX_SIDES => return None,
+        // A loop of this block alone is unrolled.
+        Kind::Conditional if step.target() == request.pc && count <= MAX_UNROLLED / 2 => {
+            (Through::SideIfNot, step.target())
+        }
+        Kind::Conditional if step.target().0 > step.pc.0 && count <= MAX_MERGED => {
+            (Through::SideIf, step.next())
+        }
+        _ => return None,
+    };
+    let is_known = !request.code.bytes(to).is_empty();
+    (is_known && !request.breakpoints.contains(&to)).then_some((through, to))
 }
 
 /// Whether a step cannot follow others in a block of this mode.
@@ -190,7 +258,16 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
         }
         _ => {}
     }
-    let mut step = Step { instr, kind, pc, bytes: [0; 15], relative: None, writes: 0, stores: Vec::new() };
+    let mut step = Step {
+        instr,
+        kind,
+        pc,
+        bytes: [0; 15],
+        relative: None,
+        writes: 0,
+        stores: Vec::new(),
+        through: Through::End,
+    };
     step.bytes[..instr.len()].copy_from_slice(&bytes[..instr.len()]);
     if instr.is_ip_rel_memory_operand() {
         let target = instr.ip_rel_memory_address();
