@@ -2,6 +2,7 @@
 
 use guest::{GuestAddr, GuestMemory};
 
+use crate::errno::Errno;
 use crate::flags::CLONE;
 use crate::requests::Request;
 use crate::row::{Check, Class, NoWait, Row, Support};
@@ -23,6 +24,10 @@ pub struct Refusal {
 ///
 /// Only calls that take their flags from memory (`clone3`) read `mem`.
 pub fn decide(nr: u32, args: &[u64; 6], mem: &dyn GuestMemory) -> Result<Class, Refusal> {
+    // A negative number is no call of any Linux: the kernel answers it before it looks at a table.
+    if (nr as i32) < 0 {
+        return Ok(Class::Emulate(Errno::ENOSYS));
+    }
     let Some(row) = table::row(nr) else {
         let why =
             if nr & X32 != 0 { "the x32 interface is not modelled" } else { "Linux 6.18 has no such call" };
@@ -129,7 +134,6 @@ mod tests {
     use guest::Unmapped;
 
     use super::*;
-    use crate::errno::Errno;
     use crate::row::{Answer, MapCall};
     use crate::table::number;
 
@@ -230,6 +234,7 @@ mod tests {
         );
         let unknown = decide(400, &[0; 6], &Word(0)).unwrap_err();
         assert_eq!(unknown.to_string(), "system call 400 is not supported: Linux 6.18 has no such call");
+        assert_eq!(decide(-1_i32 as u32, &[0; 6], &Word(0)), Ok(Class::Emulate(Errno::ENOSYS)));
         let x32 = decide(0x4000_0000, &[0; 6], &Word(0)).unwrap_err();
         assert_eq!(
             x32.to_string(),

@@ -12,6 +12,8 @@ use crate::table::build::*;
 /// `ioctl(fd, request, argp)`.
 pub(crate) static IOCTL: Requests = Requests { call: "ioctl", key: Key::Arg(1), rest: 2, rows: &[ROWS] };
 
+const BRIDGES: &str = "its commands fill buffers of their own; programs use netlink instead";
+
 const ROWS: &[Request] = &[
     // Terminals (ioctl_tty(2)).
     req(0x5401, "TCGETS", &[wrote("argp", TERMIOS)]),
@@ -40,6 +42,8 @@ const ROWS: &[Request] = &[
     req(0x5429, "TIOCGSID", &[wrote("argp", INT)]),
     req(0x5411, "TIOCOUTQ", &[wrote("argp", INT)]),
     req(0x5412, "TIOCSTI", &[read("argp", BYTE)]),
+    req(0x5453, "TIOCSERCONFIG", &[]),
+    req(0x5459, "TIOCSERGETLSR", &[wrote("argp", INT)]),
     req(0x5413, "TIOCGWINSZ", &[wrote("argp", WINSIZE)]),
     req(0x5414, "TIOCSWINSZ", &[read("argp", WINSIZE)]),
     req(0x5415, "TIOCMGET", &[wrote("argp", INT)]),
@@ -50,7 +54,8 @@ const ROWS: &[Request] = &[
     req(0x545d, "TIOCGICOUNT", &[wrote("argp", SERIAL_ICOUNTER)]),
     req(0x5419, "TIOCGSOFTCAR", &[wrote("argp", INT)]),
     req(0x541a, "TIOCSSOFTCAR", &[read("argp", INT)]),
-    req(0x541c, "TIOCLINUX", &[hex("argp")]).refused("its subcodes write buffers of their own"),
+    req(0x541c, "TIOCLINUX", &[hex("argp")])
+        .emulate(Errno::ENOTTY, "only a Linux console answers it, and programs do without"),
     req(0x541d, "TIOCCONS", &[]),
     req(0x541e, "TIOCGSERIAL", &[wrote("argp", SERIAL)]),
     req(0x541f, "TIOCSSERIAL", &[read("argp", SERIAL)]),
@@ -131,6 +136,12 @@ const ROWS: &[Request] = &[
     req(0x8946, "SIOCETHTOOL", &[hex("argp")])
         .emulate(Errno::EOPNOTSUPP, "its commands fill structures of their own"),
     req(0x8b01, "SIOCGIWNAME", &[both("argp", IFREQ)]),
+    req(0x8940, "SIOCGIFBR", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, BRIDGES),
+    req(0x8941, "SIOCSIFBR", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, BRIDGES),
+    req(0x89a0, "SIOCBRADDBR", &[text("name")]),
+    req(0x89a1, "SIOCBRDELBR", &[text("name")]),
+    req(0x89a2, "SIOCBRADDIF", &[read("argp", IFREQ)]),
+    req(0x89a3, "SIOCBRDELIF", &[read("argp", IFREQ)]),
     // Files and file systems (ioctl_iflags(2), ioctl_fiemap(2), ioctl_ficlone(2)).
     req(0x80086601, "FS_IOC_GETFLAGS", &[wrote("argp", INT)]),
     req(0x40086602, "FS_IOC_SETFLAGS", &[read("argp", INT)]),
@@ -190,6 +201,16 @@ const ROWS: &[Request] = &[
     req(0x7002, "RTC_AIE_OFF", &[]),
     req(0x8008700b, "RTC_IRQP_READ", &[wrote("argp", ULONG)]),
     req(0x4008700c, "RTC_IRQP_SET", &[int("arg")]),
+    // Performance counters, which only a descriptor from before the recording can be.
+    req(0x2400, "PERF_EVENT_IOC_ENABLE", &[int("arg")]),
+    req(0x2401, "PERF_EVENT_IOC_DISABLE", &[int("arg")]),
+    req(0x2402, "PERF_EVENT_IOC_REFRESH", &[int("arg")]),
+    req(0x2403, "PERF_EVENT_IOC_RESET", &[int("arg")]),
+    req(0x4008_2404, "PERF_EVENT_IOC_PERIOD", &[read("argp", LOFF)]),
+    req(0x2405, "PERF_EVENT_IOC_SET_OUTPUT", &[fd("fd")]),
+    req(0x4008_2406, "PERF_EVENT_IOC_SET_FILTER", &[text("filter")]),
+    req(0x8008_2407, "PERF_EVENT_IOC_ID", &[wrote("argp", LOFF)]),
+    req(0x4004_2409, "PERF_EVENT_IOC_PAUSE_OUTPUT", &[int("arg")]),
     // Block devices.
     req(0x125d, "BLKROSET", &[read("argp", INT)]),
     req(0x125e, "BLKROGET", &[wrote("argp", INT)]),
