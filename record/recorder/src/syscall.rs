@@ -70,7 +70,8 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         made: (nr, args),
         new_action: new_segv_action(task, nr, &args),
         emulated,
-        snapshot: core.paranoid.then(|| paranoid::Snapshot::take(task)),
+        // A vfork child writes its parent's memory; that is its own doing.
+        snapshot: (core.paranoid && class != Class::Spawn).then(|| paranoid::Snapshot::take(task)),
     });
     if class == Class::Exit {
         core.sink.announce(task.id)?;
