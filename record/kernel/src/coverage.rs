@@ -179,7 +179,7 @@ mod tests {
                 Effect::Args => None,
             })
             .collect();
-        assert_eq!(named.len(), 25, "rows whose effect is code");
+        assert_eq!(named.len(), 26, "rows whose effect is code");
         let unique: BTreeSet<Hand> = named.into_iter().collect();
         assert_eq!(unique, Hand::ALL.into_iter().collect(), "each is named by a row");
     }

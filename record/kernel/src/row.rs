@@ -275,6 +275,8 @@ pub enum Hand {
     Capset,
     /// `lsm_list_modules`: the size it reports.
     LsmModules,
+    /// `statmount`: the size it reports.
+    Statmount,
     /// `futex` operations that change the lock word in their first argument.
     LockWord,
     /// `restart_syscall`: the call it resumes.
@@ -283,7 +285,7 @@ pub enum Hand {
 
 impl Hand {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Poll,
         Self::Select,
         Self::Recvmsg,
@@ -302,6 +304,7 @@ impl Hand {
         Self::Fiemap,
         Self::Capset,
         Self::LsmModules,
+        Self::Statmount,
         Self::LockWord,
         Self::Restart,
     ];

@@ -48,6 +48,7 @@ pub(super) fn write(
         Hand::SemGetall => sem_getall(call, mem, ranges),
         Hand::Ifconf => ifconf(call, mem, ranges)?,
         Hand::Fiemap => fiemap(call, mem, ranges)?,
+        Hand::Statmount => statmount(call, mem, ranges)?,
         Hand::LockWord => lock_word(call, ranges),
         Hand::Restart => return Err(Failure::Unknown),
     }
@@ -223,13 +224,14 @@ fn get_mempolicy(call: &Call, ranges: &mut Ranges) {
     }
 }
 
+/// The size is written back even where no security module answers.
 fn lsm_attr(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
     let [_, context, size, ..] = call.args;
     if applies(call, When::Success) {
         let after = u64::from(mem.read_u32(GuestAddr(size))?);
         ranges.push(context, call.before(GuestAddr(size)).map_or(after, |before| before.min(after)));
     }
-    if applies(call, When::SuccessOr(Errno::E2BIG)) {
+    if !matches!(Errno::from_result(call.result), Some(Errno::EINVAL | Errno::EFAULT)) {
         ranges.push(size, 4);
     }
     Ok(())
@@ -243,6 +245,15 @@ fn lsm_modules(call: &Call, ranges: &mut Ranges) {
     if applies(call, When::SuccessOr(Errno::E2BIG)) {
         ranges.push(size, 4);
     }
+}
+
+/// `struct statmount` begins with its size, strings included.
+fn statmount(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
+    let [_, buffer, room, ..] = call.args;
+    if applies(call, When::Success) {
+        ranges.push(buffer, room.min(u64::from(mem.read_u32(GuestAddr(buffer))?)));
+    }
+    Ok(())
 }
 
 /// Two bytes a semaphore, of which there are as many as the set has: at most 32,000, so the limit of a fault holds them all.

@@ -75,7 +75,7 @@ pub(super) const ROWS: &[Row] = &[
     row(445, "landlock_add_rule", &[fd("ruleset"), int("type"), hex("attr"), hex("flags")]),
     row(446, "landlock_restrict_self", &[fd("ruleset"), hex("flags")]),
     row(457, "statmount", &[hex("req"), out("buf", Size::Arg(2)), uint("bufsize"), hex("flags")])
-        .partial("the whole buffer counts as written"),
+        .hand(Hand::Statmount),
     row(
         458,
         "listmount",
