@@ -12,6 +12,7 @@
 //! - `plan`: what is pushed down
 //! - `views`: the small tables as users see them
 //! - `functions`: `hex`, `sym`, `line`
+//! - `reference`: what tables and columns mean, for people
 //! - `error`: what can go wrong with a query, SQLite's message and the place in the text
 //! - `render`: results as a table, JSON or CSV
 //! - `syscall`: a recorded syscall as people read it
@@ -23,6 +24,7 @@ mod error;
 mod executions;
 mod functions;
 mod plan;
+mod reference;
 mod render;
 mod syscall;
 mod views;
@@ -30,5 +32,6 @@ mod writes;
 
 pub use database::{Database, OpenError};
 pub use error::SqlError;
+pub use reference::{FUNCTIONS, TABLES, Table};
 pub use render::{Format, RenderError};
 pub use syscall::{describe_signal, describe_syscall};

@@ -113,7 +113,7 @@ fn writes_pushed_down_are_writes_scanned() {
         let all = integer(run.rows("SELECT count(*) FROM writes")[0].first());
         assert_eq!(all as usize, run.world.writes.len());
         let mut found = 0;
-        for (index, write) in run.world.writes.iter().enumerate().step_by(911) {
+        for (index, write) in run.world.writes.iter().enumerate().step_by(2003) {
             let (moment, addr, end) = (write.moment, write.addr, write.addr + write.bytes.len() as u64);
             let (task, space) = (write.task, write.space);
             let pc = write.pc.map_or("NULL".to_owned(), |pc| pc.to_string());
@@ -137,7 +137,7 @@ fn writes_pushed_down_are_writes_scanned() {
             let scan = format!("SELECT count(*) FROM writes WHERE +addr = {addr} OR +moment = {moment}");
             assert_eq!(run.rows(&either), run.rows(&scan), "OR loses or repeats rows");
         }
-        assert!(found > 30, "only {found} rows compared");
+        assert!(found > 10, "only {found} rows compared");
     }
 }
 
@@ -263,4 +263,18 @@ fn functions_and_views_answer() {
     assert_eq!(error, "cannot modify syscalls because it is a view");
     let error = run.database.run("DELETE FROM main.syscalls", Format::Table, &mut Vec::new()).unwrap_err();
     assert_eq!(error.to_string(), "attempt to write a readonly database");
+}
+
+#[test]
+fn the_reference_names_every_column_and_no_other() {
+    let run = recording(2);
+    for table in backstory_tables::TABLES {
+        let statement = run.database.connection().prepare(&format!("SELECT * FROM {}", table.name)).unwrap();
+        let real: Vec<String> = statement.column_names().map(str::to_owned).collect();
+        let listed: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
+        assert_eq!(real, listed, "{}", table.name);
+        for (hidden, _) in table.hidden {
+            run.database.check(&format!("SELECT {hidden} FROM {}", table.name)).unwrap();
+        }
+    }
 }
