@@ -3,19 +3,51 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use guest::{EventId, Moment, SpaceId, TaskId};
+use guest::{EventId, Moment, SpaceId, TaskId, Tid};
 use timeline::Position;
-use trace::{Event, ExecInfo, Fact, Moments, ReadError, Status, Trace};
+use trace::{Event, ExecInfo, Fact, Moments, ReadError, SignalAction, Status, Trace};
+
+/// Stretches of moments in which something ran, in order, not touching each other.
+#[derive(Debug, Default)]
+pub(crate) struct Stretches(Vec<(Moment, Moment)>);
+
+impl Stretches {
+    /// The first moment from `from` on at which it runs.
+    pub(crate) fn next(&self, from: Moment) -> Option<Moment> {
+        let (start, _) = self.0.get(self.0.partition_point(|(_, end)| *end <= from))?;
+        Some(from.max(*start))
+    }
+
+    /// The last moment before `before` at which it ran.
+    pub(crate) fn previous(&self, before: Moment) -> Option<Moment> {
+        let index = self.0.partition_point(|(start, _)| *start < before).checked_sub(1)?;
+        Some(Moment(self.0[index].1.0.min(before.0) - 1))
+    }
+
+    fn add(&mut self, start: Moment, end: Moment) {
+        match self.0.last_mut() {
+            _ if start == end => {}
+            Some(last) if last.1 == start => last.1 = end,
+            _ => self.0.push((start, end)),
+        }
+    }
+}
 
 /// One address space over time.
 #[derive(Debug)]
 pub(crate) struct Life {
-    /// The stretches of moments in which its tasks ran, in order, not touching each other.
-    ran: Vec<(Moment, Moment)>,
+    /// When any of its tasks ran.
+    pub(crate) ran: Stretches,
+    /// When each of its tasks ran in it.
+    tasks: BTreeMap<TaskId, Stretches>,
     /// Where its last task is about to leave it; the end of the recording if that is not in it.
     pub(crate) end: Position,
     /// The program in it.
     pub(crate) program: Rc<ExecInfo>,
+    /// The process that first lived in it.
+    pub(crate) pid: Tid,
+    /// Where signals struck its tasks (those that ran a handler or killed), and which.
+    signals: Vec<(Position, i32)>,
 }
 
 /// All address spaces, and the places that have names.
@@ -31,24 +63,20 @@ pub(crate) struct Lives {
 }
 
 impl Life {
-    /// The first moment from `from` on at which one of its tasks runs.
-    pub(crate) fn next(&self, from: Moment) -> Option<Moment> {
-        let (start, _) = self.ran.iter().find(|(_, end)| *end > from)?;
-        Some(from.max(*start))
+    /// When a task ran in it.
+    pub(crate) fn task(&self, task: TaskId) -> &Stretches {
+        static NEVER: Stretches = Stretches(Vec::new());
+        self.tasks.get(&task).unwrap_or(&NEVER)
     }
 
-    /// The last moment before `before` at which one of its tasks ran.
-    pub(crate) fn previous(&self, before: Moment) -> Option<Moment> {
-        let (_, end) = self.ran.iter().rfind(|(start, _)| *start < before)?;
-        Some(Moment(end.0.min(before.0) - 1))
+    /// The first signal at `from` or after it.
+    pub(crate) fn signal(&self, from: Position) -> Option<(Position, i32)> {
+        self.signals.get(self.signals.partition_point(|(at, _)| *at < from)).copied()
     }
 
-    fn add(&mut self, start: Moment, end: Moment) {
-        match self.ran.last_mut() {
-            _ if start == end => {}
-            Some(last) if last.1 == start => last.1 = end,
-            _ => self.ran.push((start, end)),
-        }
+    /// From which moment to which its tasks ran; `None` when they did not.
+    pub(crate) fn span(&self) -> Option<(Moment, Moment)> {
+        Some((self.ran.0.first()?.0, self.ran.0.last()?.1))
     }
 }
 
@@ -63,7 +91,8 @@ impl Lives {
             let at = Position { moment: moments.end(id), event: id };
             if let Some(life) = population.space_of(event.task).and_then(|space| lives.spaces.get_mut(&space))
             {
-                life.add(moments.start(id), moments.end(id));
+                life.ran.add(moments.start(id), moments.end(id));
+                life.tasks.entry(event.task).or_default().add(moments.start(id), moments.end(id));
             }
             lives.follow(&mut population, &event, at);
         }
@@ -75,12 +104,17 @@ impl Lives {
         self.spaces.get(&space)
     }
 
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (SpaceId, &Life)> {
+        self.spaces.iter().map(|(&space, life)| (space, life))
+    }
+
     fn follow(&mut self, population: &mut Population, event: &Event, at: Position) {
         match &event.fact {
             Fact::Exec(info) => {
                 self.leave(population, event.task, at);
                 population.enter(event.task, event.space);
-                self.begin(event.space, Rc::new((**info).clone()));
+                self.begin(event.space, Rc::new((**info).clone()), Tid(info.tid));
             }
             Fact::Spawn(info) => {
                 population.enter(info.child, info.space);
@@ -88,11 +122,19 @@ impl Lives {
                 if let Some(program) = parent.map(|life| life.program.clone())
                     && !info.shares
                 {
-                    self.begin(info.space, program);
+                    self.begin(info.space, program, info.pid);
                 }
             }
-            Fact::Signal(info) if info.action == trace::SignalAction::Fatal => {
-                self.signal.get_or_insert(at);
+            Fact::Signal(info)
+                if matches!(info.action, SignalAction::Fatal | SignalAction::Handler { .. }) =>
+            {
+                if info.action == SignalAction::Fatal {
+                    self.signal.get_or_insert(at);
+                }
+                let space = population.space_of(event.task);
+                if let Some(life) = space.and_then(|space| self.spaces.get_mut(&space)) {
+                    life.signals.push((at, info.signo));
+                }
             }
             Fact::Exit(status) => {
                 if event.task == TaskId(0) {
@@ -108,8 +150,10 @@ impl Lives {
         }
     }
 
-    fn begin(&mut self, space: SpaceId, program: Rc<ExecInfo>) {
-        let life = Life { ran: Vec::new(), end: self.recording_end(), program };
+    fn begin(&mut self, space: SpaceId, program: Rc<ExecInfo>, pid: Tid) {
+        let end = Position { moment: Moment(u64::MAX), event: EventId(u64::MAX) };
+        let (ran, tasks) = (Stretches::default(), BTreeMap::new());
+        let life = Life { ran, tasks, end, program, pid, signals: Vec::new() };
         self.spaces.insert(space, life);
     }
 
@@ -119,11 +163,6 @@ impl Lives {
         {
             life.end = at;
         }
-    }
-
-    /// Past everything: what a life ends at until its end is met.
-    fn recording_end(&self) -> Position {
-        Position { moment: Moment(u64::MAX), event: EventId(u64::MAX) }
     }
 }
 
@@ -154,16 +193,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_of_a_life_are_found_both_ways() {
-        let end = Position { moment: Moment(99), event: EventId(9) };
-        let mut life = Life { ran: Vec::new(), end, program: Rc::default() };
+    fn moments_are_found_both_ways() {
+        let mut ran = Stretches::default();
         for (start, stop) in [(0, 10), (10, 20), (20, 20), (30, 40)] {
-            life.add(Moment(start), Moment(stop));
+            ran.add(Moment(start), Moment(stop));
         }
-        assert_eq!(life.ran, [(Moment(0), Moment(20)), (Moment(30), Moment(40))]);
-        let next = [0, 19, 20, 35, 40].map(|n| life.next(Moment(n)).map(|m| m.0));
+        assert_eq!(ran.0, [(Moment(0), Moment(20)), (Moment(30), Moment(40))]);
+        let next = [0, 19, 20, 35, 40].map(|n| ran.next(Moment(n)).map(|m| m.0));
         assert_eq!(next, [Some(0), Some(19), Some(30), Some(35), None]);
-        let previous = [0, 1, 20, 30, 31, 50].map(|n| life.previous(Moment(n)).map(|m| m.0));
+        let previous = [0, 1, 20, 30, 31, 50].map(|n| ran.previous(Moment(n)).map(|m| m.0));
         assert_eq!(previous, [None, Some(0), Some(19), Some(19), Some(30), Some(39)]);
     }
 }

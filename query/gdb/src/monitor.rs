@@ -8,6 +8,7 @@ use crate::session::{Session, SessionError};
 const HELP: &str = "\
 monitor when         where we are: the moment, the task, the share of the recording
 monitor goto MOMENT  go to @123456789, @50%, @start, @end, @exit or @signal
+monitor ps           the processes of the recording; go to a moment of one to look at it
 monitor maps         the mappings of the process
 monitor help         this
 ";
@@ -25,6 +26,7 @@ impl Session {
         let (verb, argument) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         match (verb, argument.trim()) {
             ("when", "") => Ok(self.when()),
+            ("ps", "") => Ok(self.processes()),
             ("maps", "") => Ok(self.maps()),
             ("goto", argument) => self.goto_text(argument),
             ("help" | "", _) => Ok(HELP.to_owned()),
@@ -45,7 +47,7 @@ impl Session {
             Ok(when) => when,
             Err(error) => return Ok(format!("{error}\n")),
         };
-        let before = (self.pid(), self.program().map(|program| program.exe.clone()));
+        let before = self.program().map(|program| program.exe.clone());
         match self.goto(when) {
             Ok(_) => {}
             Err(SessionError::Timeline(timeline::TimelineError::When(error))) => {
@@ -54,9 +56,9 @@ impl Session {
             Err(error) => return Err(error),
         }
         let mut text = self.when();
-        let after = (self.pid(), self.program().map(|program| program.exe.clone()));
-        if before.1 != after.1
-            && let Some(exe) = after.1
+        let after = self.program().map(|program| program.exe.clone());
+        if before != after
+            && let Some(exe) = after
         {
             text.push_str(&format!("another program runs here: `file target:{exe}` loads its symbols\n"));
         }

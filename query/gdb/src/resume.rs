@@ -45,15 +45,15 @@ impl MultiThreadResume for Session {
 }
 
 impl MultiThreadSingleStep for Session {
-    fn set_resume_action_step(&mut self, _tid: Tid, _signal: Option<Signal>) -> Result<(), SessionError> {
-        self.motion = Motion::Step;
+    fn set_resume_action_step(&mut self, tid: Tid, _signal: Option<Signal>) -> Result<(), SessionError> {
+        self.motion = Motion::Step(tid.get());
         Ok(())
     }
 }
 
 impl MultiThreadRangeStepping for Session {
-    fn set_resume_action_range_step(&mut self, _tid: Tid, start: u64, end: u64) -> Result<(), SessionError> {
-        self.motion = Motion::StepRange(start, end);
+    fn set_resume_action_range_step(&mut self, tid: Tid, start: u64, end: u64) -> Result<(), SessionError> {
+        self.motion = Motion::StepRange(tid.get(), start, end);
         Ok(())
     }
 }
@@ -73,8 +73,8 @@ impl ReverseCont<Tid> for Session {
 }
 
 impl ReverseStep<Tid> for Session {
-    fn reverse_step(&mut self, _tid: Tid) -> Result<(), SessionError> {
-        self.motion = Motion::ReverseStep;
+    fn reverse_step(&mut self, tid: Tid) -> Result<(), SessionError> {
+        self.motion = Motion::ReverseStep(tid.get());
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use gdbstub::stub::{GdbStub, GdbStubError, MultiThreadStopReason};
 use gdbstub::target::ext::base::reverse_exec::ReplayLogPosition;
 
 use crate::session::{Halt, Session, SessionError};
-use crate::target::{process, thread};
+use crate::target::thread;
 
 /// Bytes in a packet at most. gdb reads files and memory in pieces of it.
 const PACKET: usize = 128 << 10;
@@ -64,13 +64,14 @@ fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionErr
 
 /// What gdb is told about a halt.
 fn reason(session: &Session, halt: Halt) -> MultiThreadStopReason<u64> {
-    let tid = session.current_tid().and_then(thread).unwrap_or_else(|| process(session));
+    let tid = session.current_tid().and_then(thread).unwrap_or(session.pid);
     match halt {
         Halt::Done => signal(session, Signal::SIGTRAP),
         Halt::Breakpoint => MultiThreadStopReason::SwBreak(tid),
         Halt::Watchpoint(met) => {
             MultiThreadStopReason::Watch { tid, kind: met.kind, addr: met.watch.range.start.0 }
         }
+        Halt::Signal(signo) => signal(session, gdb_signal(signo)),
         Halt::Interrupted => signal(session, Signal::SIGINT),
         Halt::End => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::End },
         Halt::Start => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::Begin },
@@ -78,8 +79,30 @@ fn reason(session: &Session, halt: Halt) -> MultiThreadStopReason<u64> {
 }
 
 fn signal(session: &Session, signal: Signal) -> MultiThreadStopReason<u64> {
-    let tid = session.current_tid().and_then(thread).unwrap_or_else(|| process(session));
+    let tid = session.current_tid().and_then(thread).unwrap_or(session.pid);
     MultiThreadStopReason::SignalWithThread { tid, signal }
+}
+
+/// A Linux signal by gdb's number (`include/gdb/signals.def`).
+fn gdb_signal(signo: i32) -> Signal {
+    let number = match signo {
+        7 => 10,
+        10 => 30,
+        12 => 31,
+        17 => 20,
+        18 => 19,
+        19 => 17,
+        20 => 18,
+        23 => 16,
+        29 => 23,
+        30 => 32,
+        31 => 12,
+        32 => 77,
+        33..=63 => signo + 12,
+        64 => 78,
+        other => other,
+    };
+    Signal(u8::try_from(number).unwrap_or(0))
 }
 
 /// An error with its causes.

@@ -1,5 +1,6 @@
 //! What gdb looks at: one moment of a timeline, the process that runs there, and how it moves. Knows no protocol.
 
+use gdbstub::common::Pid;
 use guest::{GuestAddr, GuestMemory, Moment, SpaceId, TaskId, Tid, When};
 use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineError, Watch};
 use trace::{ExecInfo, ReadError, Trace};
@@ -7,6 +8,7 @@ use trace::{ExecInfo, ReadError, Trace};
 use crate::arch::RegisterFile;
 use crate::files::Files;
 use crate::lives::{Life, Lives};
+use crate::target::thread;
 
 /// Instructions run between two looks at whether gdb wants to interrupt.
 const SLICE: u64 = 20_000_000;
@@ -24,19 +26,19 @@ pub enum SessionError {
     Read(#[from] ReadError),
 }
 
-/// A movement that gdb asks for.
+/// A movement that gdb asks for. Steps are a thread's, by its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Motion {
     /// On to a stop.
     Continue,
     /// One instruction.
-    Step,
+    Step(usize),
     /// Steps while the pc stays in these bounds.
-    StepRange(u64, u64),
+    StepRange(usize, u64, u64),
     /// Back to a stop.
     ReverseContinue,
     /// One instruction back.
-    ReverseStep,
+    ReverseStep(usize),
 }
 
 /// Why a movement ended.
@@ -48,6 +50,8 @@ pub(crate) enum Halt {
     Breakpoint,
     /// At a watchpoint.
     Watchpoint(Watchpoint),
+    /// Where a signal strikes, before it does.
+    Signal(i32),
     /// gdb interrupted it.
     Interrupted,
     /// Where the process ends, or the recording.
@@ -72,10 +76,14 @@ pub struct Session {
     pub(crate) files: Files,
     /// The address space that gdb is shown.
     shown: SpaceId,
+    /// The process id that gdb is told: it would take another one for another process that it has to attach to.
+    pub(crate) pid: Pid,
     pub(crate) breakpoints: Vec<GuestAddr>,
     pub(crate) watchpoints: Vec<Watchpoint>,
     /// What gdb asked for last and is not done yet.
     pub(crate) motion: Motion,
+    /// Where gdb was last told of a signal.
+    told: Option<Position>,
 }
 
 impl Session {
@@ -85,14 +93,17 @@ impl Session {
         let lives = Lives::read(trace, timeline.moments())?;
         let mut session = Self {
             shown: SpaceId(0),
+            pid: Pid::MIN,
             files: Files::new(trace),
             timeline,
             lives,
             breakpoints: Vec::new(),
             watchpoints: Vec::new(),
             motion: Motion::Continue,
+            told: None,
         };
         session.goto(when)?;
+        session.pid = session.life().and_then(|life| thread(life.pid)).unwrap_or(Pid::MIN);
         Ok(session)
     }
 
@@ -109,11 +120,6 @@ impl Session {
     /// The program in the process shown.
     pub(crate) fn program(&self) -> Option<&ExecInfo> {
         self.life().map(|life| &*life.program)
-    }
-
-    /// The process shown, by its id in the recording.
-    pub(crate) fn pid(&self) -> Option<Tid> {
-        self.tasks().first().map(|task| task.pid)
     }
 
     /// The tasks of the process shown, the one that runs next first.
@@ -168,8 +174,21 @@ impl Session {
         text
     }
 
+    /// The processes of the recording, a line each: when they ran, and their programs.
+    pub(crate) fn processes(&self) -> String {
+        let mut text = String::new();
+        for (space, life) in self.lives.all() {
+            let mark = if space == self.shown { '*' } else { ' ' };
+            let Some((from, to)) = life.span() else { continue };
+            let (from, to) = (from.to_string(), to.to_string());
+            text.push_str(&format!("{mark} {:>7}  {from:>14} to {to:>14}  {}\n", life.pid, life.program.exe));
+        }
+        text
+    }
+
     /// Goes to `when` and shows the process that runs there.
     pub(crate) fn goto(&mut self, when: When) -> Result<Moment, SessionError> {
+        self.told = None;
         let moment = when.resolve(self.timeline.landmarks()).map_err(TimelineError::from)?;
         let named = match when {
             When::Exit => self.lives.exit,
@@ -211,10 +230,10 @@ impl Session {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Halt, TimelineError> {
         match motion {
-            Motion::Step => self.step(),
-            Motion::StepRange(start, end) => self.step_range(start..end, interrupted),
+            Motion::Step(tid) => self.step(self.named(tid)),
+            Motion::StepRange(tid, start, end) => self.step_range(self.named(tid), start..end, interrupted),
             Motion::Continue => self.forward(interrupted),
-            Motion::ReverseStep => self.step_back(),
+            Motion::ReverseStep(tid) => self.step_back(self.named(tid)),
             Motion::ReverseContinue => self.backward(),
         }
     }
@@ -237,30 +256,68 @@ impl Session {
         }
     }
 
-    fn step(&mut self) -> Result<Halt, TimelineError> {
-        let limit = self.limit();
-        if self.timeline.position() >= limit {
+    /// The task that gdb means; where there is none, the one that runs next.
+    fn named(&self, tid: usize) -> TaskId {
+        self.task(tid).unwrap_or_else(|| self.timeline.task())
+    }
+
+    /// Runs until `task` has retired one instruction and its next one is due.
+    fn step(&mut self, task: TaskId) -> Result<Halt, TimelineError> {
+        let (here, limit) = (self.timeline.position(), self.limit());
+        if here >= limit {
             return Ok(Halt::End);
         }
-        let after = Moment(self.moment().0 + 1);
-        match self.life().and_then(|life| life.next(after)) {
-            Some(next) => self.timeline.cont_until(&Stops::default(), next)?,
-            None => self.timeline.cont_to(&Stops::default(), limit)?,
+        let runs = self.life().map(|life| life.task(task));
+        let now = runs.and_then(|runs| runs.next(here.moment)).unwrap_or(here.moment);
+        let next = runs.and_then(|runs| runs.next(Moment(now.0 + 1)));
+        if let Some((at, signo)) = self.signal_ahead()
+            && next.is_none_or(|next| at.moment <= next)
+        {
+            return self.go_to_signal(at, signo);
+        }
+        // gdb looks after breakpoints where it steps; others may run in between and meet some.
+        let mut stops = self.stops();
+        if next.is_some_and(|next| next.0 == here.moment.0 + 1) {
+            stops.breakpoints.clear();
+        }
+        let reason = match next {
+            Some(next) => self.timeline.cont_until(&stops, next)?,
+            None => self.timeline.cont_to(&stops, limit)?,
         };
-        Ok(Halt::Done)
+        Ok(self.halt(reason).unwrap_or(Halt::Done))
+    }
+
+    /// The next signal that gdb was not told of yet, before the process ends.
+    fn signal_ahead(&self) -> Option<(Position, i32)> {
+        let here = self.timeline.position();
+        let life = self.life()?;
+        let (at, signo) = life.signal(here)?;
+        let (at, signo) = if self.told == Some(at) {
+            life.signal(Position { event: guest::EventId(at.event.0 + 1), ..at })?
+        } else {
+            (at, signo)
+        };
+        (at < self.limit()).then_some((at, signo))
+    }
+
+    fn go_to_signal(&mut self, at: Position, signo: i32) -> Result<Halt, TimelineError> {
+        if self.timeline.position() < at {
+            self.timeline.cont_to(&Stops::default(), at)?;
+        }
+        self.told = Some(at);
+        Ok(Halt::Signal(signo))
     }
 
     fn step_range(
         &mut self,
+        task: TaskId,
         range: std::ops::Range<u64>,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Halt, TimelineError> {
-        let first = self.timeline.task();
         for n in 1u64.. {
-            let halt = self.step()?;
-            let task = self.timeline.task();
+            let halt = self.step(task)?;
             let Ok(regs) = self.timeline.registers(task) else { return Ok(halt) };
-            if halt != Halt::Done || task != first || !range.contains(&regs.rip) {
+            if halt != Halt::Done || !range.contains(&regs.rip) {
                 return Ok(halt);
             }
             if self.breakpoints.contains(&regs.pc()) {
@@ -274,21 +331,22 @@ impl Session {
     }
 
     fn forward(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<Halt, TimelineError> {
-        let limit = self.limit();
+        let signal = self.signal_ahead();
+        let limit = signal.map_or(self.limit(), |(at, _)| at);
         let stops = self.stops();
         loop {
             if self.timeline.position() >= limit {
-                return Ok(Halt::End);
+                return signal.map_or(Ok(Halt::End), |(at, signo)| self.go_to_signal(at, signo));
             }
             let slice =
                 Position { moment: Moment(self.moment().0.saturating_add(SLICE)), event: guest::EventId(0) };
-            match self.timeline.cont_to(&stops, limit.min(slice))? {
-                // A run does not meet the breakpoint it begins at, so the next slice would not.
-                StopReason::Step if self.at_breakpoint() => return Ok(Halt::Breakpoint),
-                StopReason::Step => {}
-                StopReason::End | StopReason::Start => return Ok(Halt::End),
-                StopReason::Breakpoint { .. } => return Ok(Halt::Breakpoint),
-                StopReason::Watchpoint { addr, .. } => return Ok(self.met(addr)),
+            let reason = self.timeline.cont_to(&stops, limit.min(slice))?;
+            if let Some(halt) = self.halt(reason) {
+                return Ok(halt);
+            }
+            // A run does not meet the breakpoint it begins at, so the next slice would not.
+            if self.at_breakpoint() {
+                return Ok(Halt::Breakpoint);
             }
             if interrupted() {
                 return Ok(Halt::Interrupted);
@@ -296,28 +354,42 @@ impl Session {
         }
     }
 
-    fn step_back(&mut self) -> Result<Halt, TimelineError> {
+    fn step_back(&mut self, task: TaskId) -> Result<Halt, TimelineError> {
         let here = self.moment();
-        match self.life().and_then(|life| life.previous(here)) {
-            Some(previous) => {
-                self.timeline.seek(previous, Bias::NextInstruction)?;
-                Ok(Halt::Done)
-            }
-            None => Ok(Halt::Start),
+        let Some(previous) = self.life().and_then(|life| life.task(task).previous(here)) else {
+            return Ok(Halt::Start);
+        };
+        self.timeline.seek(previous, Bias::NextInstruction)?;
+        let stops = Stops { breakpoints: Vec::new(), ..self.stops() };
+        if stops.is_empty() {
+            return Ok(Halt::Done);
         }
+        let reason = self.timeline.cont_until(&stops, Moment(previous.0 + 1))?;
+        self.timeline.seek(previous, Bias::NextInstruction)?;
+        Ok(self.halt(reason).unwrap_or(Halt::Done))
     }
 
     fn backward(&mut self) -> Result<Halt, TimelineError> {
         let stops = self.stops();
         let reason = if stops.is_empty() { StopReason::Start } else { self.timeline.reverse_cont(&stops)? };
-        match reason {
-            StopReason::Breakpoint { .. } => Ok(Halt::Breakpoint),
-            StopReason::Watchpoint { addr, .. } => Ok(self.met(addr)),
-            StopReason::Step | StopReason::Start | StopReason::End => {
-                let first = self.life().and_then(|life| life.next(Moment(0))).unwrap_or_default();
+        match self.halt(reason) {
+            Some(halt @ (Halt::Breakpoint | Halt::Watchpoint(_))) => Ok(halt),
+            _ => {
+                let first = self.life().and_then(|life| life.ran.next(Moment(0))).unwrap_or_default();
                 self.timeline.seek(first, Bias::NextInstruction)?;
                 Ok(Halt::Start)
             }
+        }
+    }
+
+    /// What gdb is told about a stop; `None` where there is nothing but having arrived.
+    fn halt(&self, reason: StopReason) -> Option<Halt> {
+        match reason {
+            StopReason::Step => None,
+            StopReason::End => Some(Halt::End),
+            StopReason::Start => Some(Halt::Start),
+            StopReason::Breakpoint { .. } => Some(Halt::Breakpoint),
+            StopReason::Watchpoint { addr, .. } => Some(self.met(addr)),
         }
     }
 

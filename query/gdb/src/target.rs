@@ -1,7 +1,7 @@
 //! The gdbstub target: registers, memory and threads of a session. Nothing can be written: a recording does not change.
 
 use gdbstub::arch::Arch;
-use gdbstub::common::{Pid, Tid};
+use gdbstub::common::Tid;
 use gdbstub::target::ext::base::BaseOps;
 use gdbstub::target::ext::base::multithread::{MultiThreadBase, MultiThreadResumeOps};
 use gdbstub::target::ext::base::single_register_access::{SingleRegisterAccess, SingleRegisterAccessOps};
@@ -142,11 +142,6 @@ impl ThreadExtraInfo for Session {
 /// A recorded thread id as gdb has it.
 pub(crate) fn thread(tid: guest::Tid) -> Option<Tid> {
     usize::try_from(tid.0).ok().and_then(Tid::new)
-}
-
-/// The process gdb is shown, or 1 where none is.
-pub(crate) fn process(session: &Session) -> Pid {
-    session.pid().and_then(thread).unwrap_or(Pid::MIN)
 }
 
 fn fatal(error: timeline::TimelineError) -> TargetError<SessionError> {
