@@ -166,31 +166,47 @@ fn by_arguments(
 ) -> Result<(), Unmapped> {
     let fault = Errno::from_result(call.result) == Some(Errno::EFAULT);
     for (arg, at) in args.into_iter().flatten().zip(call.args) {
-        match arg.kind {
-            Kind::Out(size, when) | Kind::InOut(size, when) if fault => {
-                if !matches!(when, When::Interrupted | When::InterruptedUnless(..)) {
-                    push_readable(at, room(call, size), mem, ranges);
-                }
-            }
-            Kind::Out(size, when) | Kind::InOut(size, when) => {
-                if at != 0 && applies(call, when) {
-                    ranges.push(at, length(call, size, mem)?);
-                }
-            }
-            Kind::OutIov(count) if fault => {
-                let vector = iovecs(at, call.args[usize::from(count)], mem).unwrap_or_default();
-                for (base, len) in vector {
-                    push_readable(base, len, mem, ranges);
-                }
-            }
-            Kind::OutIov(count) if call.result > 0 => {
-                let vector = iovecs(at, call.args[usize::from(count)], mem)?;
-                fill(&vector, call.result as u64, ranges);
-            }
-            _ => {}
+        if fault {
+            faulted(call, arg.kind, at, mem, ranges);
+        } else {
+            written(call, arg.kind, at, mem, ranges)?;
         }
     }
     Ok(())
+}
+
+/// What the kernel wrote through one argument.
+fn written(
+    call: &Call,
+    kind: Kind,
+    at: u64,
+    mem: &dyn GuestMemory,
+    ranges: &mut Ranges,
+) -> Result<(), Unmapped> {
+    match kind {
+        Kind::Out(size, when) | Kind::InOut(size, when) if at != 0 && applies(call, when) => {
+            ranges.push(at, length(call, size, mem)?);
+        }
+        Kind::OutIov(count) if call.result > 0 => {
+            fill(&iovecs(at, call.args[usize::from(count)], mem)?, call.result as u64, ranges);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What the kernel may have written through one argument before it met memory that is not there.
+fn faulted(call: &Call, kind: Kind, at: u64, mem: &dyn GuestMemory, ranges: &mut Ranges) {
+    match kind {
+        Kind::Out(_, When::Interrupted | When::InterruptedUnless(..)) => {}
+        Kind::Out(size, _) | Kind::InOut(size, _) => push_readable(at, room(call, size), mem, ranges),
+        Kind::OutIov(count) => {
+            for (base, len) in iovecs(at, call.args[usize::from(count)], mem).unwrap_or_default() {
+                push_readable(base, len, mem, ranges);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Whether memory is written under `when`, given the call's result.
@@ -259,8 +275,11 @@ fn push_readable(at: u64, len: u64, mem: &dyn GuestMemory, ranges: &mut Ranges) 
 /// Most entries a vector may have (`UIO_MAXIOV`).
 const MAX_VECTOR: u64 = 1024;
 
-/// The bases and lengths of `count` `struct iovec` at `at`.
-fn iovecs(at: u64, count: u64, mem: &dyn GuestMemory) -> Result<Vec<(u64, u64)>, Unmapped> {
+/// Bases and lengths of buffers, as in an array of `struct iovec`.
+type Vector = Vec<(u64, u64)>;
+
+/// The `count` `struct iovec` at `at`.
+fn iovecs(at: u64, count: u64, mem: &dyn GuestMemory) -> Result<Vector, Unmapped> {
     let count = count.min(MAX_VECTOR);
     let bytes = mem.read_vec(GuestAddr(at), (count * 16) as usize)?;
     Ok(bytes.chunks_exact(16).map(|entry| (word(&entry[..8]), word(&entry[8..]))).collect())

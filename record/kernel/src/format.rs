@@ -183,7 +183,7 @@ fn signals(set: u64) -> String {
     }
     let names: Vec<String> = (1..=64)
         .filter(|number| set >> (number - 1) & 1 != 0)
-        .filter_map(|number| signal_name(number as i32))
+        .filter_map(|number| signal_name(number))
         .collect();
     format!("[{}]", names.join(" "))
 }

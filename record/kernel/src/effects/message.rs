@@ -2,7 +2,7 @@
 
 use guest::{GuestAddr, GuestMemory, Unmapped};
 
-use super::{Ranges, applies, fill, iovecs};
+use super::{Ranges, Vector, applies, fill, iovecs};
 use crate::call::Call;
 use crate::row::When;
 
@@ -85,13 +85,13 @@ fn received(
 }
 
 /// The buffers of the message at `header`, for `output`.
-pub(super) fn buffers(header: GuestAddr, mem: &dyn GuestMemory) -> Result<Vec<(u64, u64)>, Unmapped> {
+pub(super) fn buffers(header: GuestAddr, mem: &dyn GuestMemory) -> Result<Vector, Unmapped> {
     let vector = mem.read_u64(header.wrapping_add(VECTOR))?;
     iovecs(vector, mem.read_u64(header.wrapping_add(VECTOR_LENGTH))?, mem)
 }
 
 /// The buffers and length of each message `sendmmsg` sent, for `output`.
-pub(super) fn sent(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<(Vec<(u64, u64)>, u64)>, Unmapped> {
+pub(super) fn sent(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<(Vector, u64)>, Unmapped> {
     (0..call.result.max(0) as u64)
         .map(|at| {
             let entry = GuestAddr(call.args[1]).wrapping_add(at * ENTRY);
