@@ -25,6 +25,7 @@ pub(crate) fn of_path(block: &Block, number: usize) -> Option<BlockShape> {
         Terminator::Fall { to } => (BlockEnd::Fall, Some(to)),
         Terminator::Stop { at } => (BlockEnd::Fall, Some(at)),
         Terminator::Jump { .. } => (BlockEnd::Jump, None),
+        Terminator::Conditional { fall, .. } => (BlockEnd::Jump, Some(fall)),
         Terminator::JumpIndirect => (BlockEnd::IndirectJump, None),
         Terminator::Call { returns_to, .. } | Terminator::CallIndirect { returns_to } => {
             (BlockEnd::Call, Some(returns_to))
@@ -33,13 +34,7 @@ pub(crate) fn of_path(block: &Block, number: usize) -> Option<BlockShape> {
     };
     let slots = translated.slots.get(..path.slots as usize).unwrap_or_default();
     let lens = lens(block, path.instructions, after);
-    Some(BlockShape {
-        pc: translated.pc,
-        lens,
-        stores: stores(slots),
-        record: path.log_bytes as u16,
-        end,
-    })
+    Some(BlockShape { pc: translated.pc, lens, stores: stores(slots), record: path.log_bytes as u16, end })
 }
 
 /// The shape of the first `instructions` of a block that a fault ended there, and the bytes of its record.

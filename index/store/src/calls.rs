@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use granule::{Call, CallKind, Frame, Frames};
 use guest::{GuestAddr, GuestRange, Moment, SpaceId, TaskId};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::lookup::Listed;
 use crate::merge::{Merge, Rows};
@@ -147,30 +147,32 @@ impl Store {
 
     /// The call stacks of all tasks of a space at the beginning of a granule.
     pub(crate) fn frames_before(&self, listed: &Listed) -> Result<Frames, QueryError> {
-        let db = self.db();
-        let mut frames = Frames::default();
-        let mut tasks = db.prepare_cached("SELECT DISTINCT task FROM open_calls WHERE space = ?1")?;
-        let tasks: Vec<u32> =
-            tasks.query_map([listed.space.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
-        let mut statement = db.prepare_cached(
-            "SELECT closed, kind, entry, callee, site, ret, sp FROM open_calls
-             WHERE space = ?1 AND task = ?2 AND depth = ?3 AND opened < ?4 ORDER BY opened DESC, entry DESC LIMIT 1",
-        )?;
-        for task in tasks {
-            let mut stack = Vec::new();
-            loop {
-                let key = params![listed.space.0, task, stack.len() as u64, listed.granule];
-                let found = statement.query_row(key, |row| Ok((row.get(0)?, frame_of(row)?))).optional()?;
-                let Some((closed, frame)): Option<(Option<u64>, Frame)> = found else { break };
-                if closed.is_some_and(|closed| closed < listed.granule) {
-                    break;
-                }
-                stack.push(frame);
-            }
-            frames.set(TaskId(task), stack);
-        }
-        Ok(frames)
+        Ok(frames_before(&self.db(), listed.space, listed.granule)?)
     }
+}
+
+pub(crate) fn frames_before(db: &Connection, space: SpaceId, granule: u64) -> rusqlite::Result<Frames> {
+    let mut frames = Frames::default();
+    let mut tasks = db.prepare_cached("SELECT DISTINCT task FROM open_calls WHERE space = ?1")?;
+    let tasks: Vec<u32> = tasks.query_map([space.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    let mut statement = db.prepare_cached(
+        "SELECT closed, kind, entry, callee, site, ret, sp FROM open_calls
+         WHERE space = ?1 AND task = ?2 AND depth = ?3 AND opened < ?4 ORDER BY opened DESC, entry DESC LIMIT 1",
+    )?;
+    for task in tasks {
+        let mut stack = Vec::new();
+        loop {
+            let key = params![space.0, task, stack.len() as u64, granule];
+            let found = statement.query_row(key, |row| Ok((row.get(0)?, frame_of(row)?))).optional()?;
+            let Some((closed, frame)): Option<(Option<u64>, Frame)> = found else { break };
+            if closed.is_some_and(|closed| closed < granule) {
+                break;
+            }
+            stack.push(frame);
+        }
+        frames.set(TaskId(task), stack);
+    }
+    Ok(frames)
 }
 
 fn frame_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Frame> {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use granule::{BlockTable, Call, CallKind, Encoded};
+use granule::{BlockTable, Call, CallKind, Encoded, Frames};
 use guest::{EventId, Moment, SpaceId};
 use rusqlite::{Connection, Transaction, params};
 
+use crate::calls::frames_before;
 use crate::open::{hex, identify, meta, read_blocks};
 use crate::schema::{COLUMNS_PER_GRANULE, CREATE, DATABASE_PAGE};
 use crate::{
@@ -58,8 +59,8 @@ pub struct Segment {
     pub part: u32,
     /// Whether it is the unit's last.
     pub last: bool,
-    /// What the builder needs to go on after it.
-    pub state: Vec<u8>,
+    /// The place behind it, if a build can go on from there: the moment and the next event.
+    pub resumes_at: Option<(Moment, EventId)>,
     /// Granules; those of a space in the order of time.
     pub granules: Vec<Encoded>,
     /// Calls that a task of a new space is in because its parent was.
@@ -92,14 +93,25 @@ pub struct Facts {
 /// What is in an index that is being built.
 #[derive(Clone, Debug, Default)]
 pub struct Resume {
-    /// For each unit with committed parts: the unit, the number of its parts, whether they are all, the last one's state.
-    pub units: Vec<(u32, u32, bool, Vec<u8>)>,
+    /// The units that have committed parts.
+    pub units: Vec<ResumeUnit>,
     /// The dictionary of blocks.
     pub blocks: BlockTable,
     /// Instructions in it.
     pub instructions: u64,
     /// Whether nothing is missing.
     pub complete: bool,
+}
+
+/// A unit that has committed parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResumeUnit {
+    /// Its number.
+    pub unit: u32,
+    /// How many parts.
+    pub parts: u32,
+    /// Whether they are all; else the place behind them.
+    pub next: Option<(Moment, EventId)>,
 }
 
 /// The one writer of an index.
@@ -127,6 +139,7 @@ impl Writer {
         .map_err(sqlite)?;
         let damaged =
             |source: QueryError| CommitError::Damaged { path: path.clone(), source: Box::new(source) };
+        forget_loose_ends(&db).map_err(sqlite)?;
         let resume = resume(&db).map_err(damaged)?;
         let newest: u64 = db
             .query_row("SELECT ifnull(max(granule), 0) FROM granules", [], |row| row.get(0))
@@ -161,14 +174,29 @@ impl Writer {
             add_strings(db, segment)?;
             let ticks: u64 = segment.granules.iter().map(|granule| granule.ticks).sum();
             db.execute(
-                "INSERT INTO segments VALUES(?1, ?2, ?3, ?4, ?5)",
-                params![segment.unit, segment.part, segment.last, ticks, segment.state],
+                "INSERT INTO segments VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![
+                    segment.unit,
+                    segment.part,
+                    segment.last,
+                    ticks,
+                    segment.resumes_at.map(|(moment, _)| moment.0),
+                    segment.resumes_at.map(|(_, event)| event.0),
+                    first,
+                    segment.granules.len() as u64
+                ],
             )?;
             db.execute("UPDATE meta SET value = value + ?1 WHERE key = 'instructions'", [ticks])?;
             Ok(())
         })?;
         self.next_granule = first + segment.granules.len() as u64;
         Ok(())
+    }
+
+    /// Instructions committed so far.
+    pub fn instructions(&self) -> Result<u64, CommitError> {
+        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        Ok(meta(&self.db, "instructions").map_err(sqlite)?.unwrap_or(0))
     }
 
     /// What path arguments pointed to, by event and argument.
@@ -179,6 +207,23 @@ impl Writer {
             .query_map([], |row| Ok(((EventId(row.get(0)?), row.get(1)?), row.get(2)?)))
             .map_err(sqlite)?;
         rows.collect::<Result<_, _>>().map_err(sqlite)
+    }
+
+    /// The spaces that were met so far: the tick at which each goes on, and the call stacks of its tasks there.
+    pub fn frontier(&self) -> Result<Vec<(SpaceId, u64, Frames)>, CommitError> {
+        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        self.read_frontier().map_err(sqlite)
+    }
+
+    fn read_frontier(&self) -> rusqlite::Result<Vec<(SpaceId, u64, Frames)>> {
+        let mut statement = self.db.prepare(
+            "SELECT space, max(tick) FROM (SELECT space, first_tick + instructions AS tick FROM granules
+             UNION ALL SELECT space, 0 FROM open_calls) GROUP BY space",
+        )?;
+        let rows = statement.query_map([], |row| Ok((SpaceId(row.get(0)?), row.get(1)?)))?;
+        let spaces: Vec<(SpaceId, u64)> = rows.collect::<Result<_, _>>()?;
+        let frames = |space| frames_before(&self.db, space, i64::MAX as u64);
+        spaces.into_iter().map(|(space, tick)| Ok((space, tick, frames(space)?))).collect()
     }
 
     /// Replaces the small tables; `complete` once nothing of the trace is missing.
@@ -215,14 +260,55 @@ fn create(db: &Connection, uuid: &[u8; 16]) -> rusqlite::Result<()> {
     db.execute_batch("COMMIT")
 }
 
+/// Removes parts of unfinished units behind which a build cannot go on.
+fn forget_loose_ends(db: &Connection) -> rusqlite::Result<()> {
+    const LOOSE: &str = "WITH loose AS (SELECT unit, part, instructions, granule, granules FROM segments AS one
+        WHERE NOT EXISTS (SELECT 1 FROM segments AS other WHERE other.unit = one.unit AND other.part >= one.part
+                          AND (other.last OR other.next_event IS NOT NULL)))";
+    let mut statement = db.prepare(&format!("{LOOSE} SELECT granule, granules FROM loose"))?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let loose: Vec<(u64, u64)> = rows.collect::<Result<_, _>>()?;
+    if loose.is_empty() {
+        return Ok(());
+    }
+    db.execute_batch("BEGIN")?;
+    for (first, count) in loose {
+        let (from, to) = (first, first + count);
+        db.execute("DELETE FROM granules WHERE granule >= ?1 AND granule < ?2", [from, to])?;
+        let ids = [from * COLUMNS_PER_GRANULE, to * COLUMNS_PER_GRANULE];
+        db.execute("DELETE FROM columns WHERE id >= ?1 AND id < ?2", ids)?;
+        for table in ["page_index", "code_index"] {
+            db.execute(&format!("DELETE FROM {table} WHERE granule >= ?1 AND granule < ?2"), [from, to])?;
+        }
+        db.execute("DELETE FROM open_calls WHERE opened >= ?1 AND opened < ?2", [from, to])?;
+        let reopen = "UPDATE open_calls SET closed = NULL, exit = NULL WHERE closed >= ?1 AND closed < ?2";
+        db.execute(reopen, [from, to])?;
+    }
+    db.execute(
+        &format!(
+            "{LOOSE} UPDATE meta SET value = value - (SELECT ifnull(sum(instructions), 0) FROM loose)
+             WHERE key = 'instructions'"
+        ),
+        [],
+    )?;
+    db.execute(
+        &format!("{LOOSE} DELETE FROM segments WHERE (unit, part) IN (SELECT unit, part FROM loose)"),
+        [],
+    )?;
+    db.execute_batch("COMMIT")
+}
+
 fn resume(db: &Connection) -> Result<Resume, QueryError> {
     let mut statement = db.prepare(
-        "SELECT unit, part, last, state FROM segments AS one
-         WHERE part = (SELECT max(part) FROM segments AS all_parts WHERE all_parts.unit = one.unit) ORDER BY unit",
+        "SELECT unit, part, last, next_moment, next_event FROM segments AS one
+         WHERE part = (SELECT max(part) FROM segments AS other WHERE other.unit = one.unit) ORDER BY unit",
     )?;
     let units = statement.query_map([], |row| {
-        let part: u32 = row.get(1)?;
-        Ok((row.get(0)?, part + 1, row.get(2)?, row.get(3)?))
+        let (part, last): (u32, bool) = (row.get(1)?, row.get(2)?);
+        let next: Option<u64> = row.get(3)?;
+        let next = next.zip(row.get::<_, Option<u64>>(4)?).filter(|_| !last);
+        let next = next.map(|(moment, event)| (Moment(moment), EventId(event)));
+        Ok(ResumeUnit { unit: row.get(0)?, parts: part + 1, next })
     })?;
     Ok(Resume {
         units: units.collect::<Result<_, _>>()?,

@@ -27,7 +27,7 @@ mod stack;
 mod writes;
 
 pub use calls::{CallQuery, CallRow, Calls};
-pub use commit::{CommitError, Facts, NewBlocks, Resume, Segment, Writer};
+pub use commit::{CommitError, Facts, NewBlocks, Resume, ResumeUnit, Segment, Writer};
 pub use executions::{ExecutionQuery, ExecutionRow, Executions};
 pub use granule::CallKind;
 pub use open::{INDEX_FILE, OpenError, Store};
