@@ -143,6 +143,9 @@ struct Described {
 }
 
 fn describe(call: &Call) -> Result<Described, EffectError> {
+    if (call.nr as i32) < 0 {
+        return Ok(Described { name: "system call", args: [&[], &[]], effect: Effect::Args });
+    }
     let Some(row) = table::row(call.nr) else {
         return Err(EffectError::Unknown { what: format!("system call {}", call.nr as i32) });
     };

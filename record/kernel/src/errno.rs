@@ -31,6 +31,8 @@ impl Errno {
     pub const ENOSYS: Self = Self(38);
     /// Value too large for its data type.
     pub const EOVERFLOW: Self = Self(75);
+    /// Protocol option not available.
+    pub const ENOPROTOOPT: Self = Self(92);
     /// Operation not supported.
     pub const EOPNOTSUPP: Self = Self(95);
 
@@ -233,6 +235,7 @@ mod tests {
             (Errno::ERANGE, "ERANGE"),
             (Errno::ENOSYS, "ENOSYS"),
             (Errno::EOVERFLOW, "EOVERFLOW"),
+            (Errno::ENOPROTOOPT, "ENOPROTOOPT"),
             (Errno::EOPNOTSUPP, "EOPNOTSUPP"),
             (Errno(512), "ERESTARTSYS"),
             (Errno(133), "EHWPOISON"),

@@ -181,10 +181,8 @@ fn signals(set: u64) -> String {
     if set == u64::MAX {
         return "~[]".into();
     }
-    let names: Vec<String> = (1..=64)
-        .filter(|number| set >> (number - 1) & 1 != 0)
-        .filter_map(|number| signal_name(number))
-        .collect();
+    let names: Vec<String> =
+        (1..=64).filter(|number| set >> (number - 1) & 1 != 0).filter_map(signal_name).collect();
     format!("[{}]", names.join(" "))
 }
 

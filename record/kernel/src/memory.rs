@@ -36,7 +36,8 @@ impl Bytes {
 
 impl GuestMemory for Bytes {
     fn read(&self, addr: GuestAddr, into: &mut [u8]) -> Result<(), Unmapped> {
-        for (at, byte) in (addr.0..).zip(into) {
+        for (offset, byte) in into.iter_mut().enumerate() {
+            let at = addr.wrapping_add(offset as u64).0;
             if !self.pages.contains(&GuestAddr(at).page()) {
                 return Err(Unmapped { addr: GuestAddr(at) });
             }

@@ -42,5 +42,5 @@ structs! {
     TERMIOS "termios" 36, TERMIOS2 "termios2" 44, TERMIO "termio" 18, WINSIZE "winsize" 8, SERIAL "serial_struct" 72,
     SERIAL_ICOUNTER "serial_icounter_struct" 80, RS485 "serial_rs485" 32, VT_STAT "vt_stat" 6, VT_MODE "vt_mode" 8,
     GEOMETRY "hd_geometry" 16, LOOP_INFO "loop_info64" 232, KBENTRY "kbentry" 4, LABEL "char[256]" 256,
-    FSUUID "fsuuid2" 17, FS_SYSFS_PATH "fs_sysfs_path" 129, TWO_LONGS "long[2]" 16, RTC_TIME "rtc_time" 36,
+    FSUUID "fsuuid2" 17, FS_SYSFS_PATH "fs_sysfs_path" 129, TWO_LONGS "long[2]" 16, RTC_TIME "rtc_time" 36, MTGET "mtget" 48,
 }

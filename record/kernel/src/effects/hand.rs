@@ -91,10 +91,13 @@ pub(super) fn write_child(
 /// The row of `poll`: its third argument is a number there, a pointer in `ppoll`.
 const POLL: u32 = crate::table::number("poll");
 
+/// Most descriptors a process may have (`fs.nr_open`, unless raised).
+const MAX_DESCRIPTORS: u64 = 1 << 20;
+
 /// `revents` is the last of the 8 bytes of each entry. It is written even when a signal ends the wait.
 fn poll(call: &Call, ranges: &mut Ranges) {
     if applies(call, When::Success) || applies(call, When::Interrupted) {
-        let count = u64::from(call.args[1] as u32);
+        let count = u64::from(call.args[1] as u32).min(MAX_DESCRIPTORS);
         for at in 0..count {
             ranges.push(call.args[0].wrapping_add(at * 8 + 6), 2);
         }

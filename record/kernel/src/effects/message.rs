@@ -40,7 +40,7 @@ pub(super) fn recvmsg(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -
 
 pub(super) fn recvmmsg(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
     let [_, vector, _, _, timeout, _] = call.args;
-    for at in 0..call.result.max(0) as u64 {
+    for at in 0..(call.result.max(0) as u64).min(MAX_MESSAGES) {
         let entry = GuestAddr(vector).wrapping_add(at * ENTRY);
         let length = entry.wrapping_add(MESSAGE_LENGTH);
         received(call, entry, u64::from(mem.read_u32(length)?), mem, ranges)?;
@@ -54,7 +54,7 @@ pub(super) fn recvmmsg(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) 
 
 /// Each message that was sent gets its length.
 pub(super) fn sendmmsg(call: &Call, ranges: &mut Ranges) {
-    for at in 0..call.result.max(0) as u64 {
+    for at in 0..(call.result.max(0) as u64).min(MAX_MESSAGES) {
         ranges.push(call.args[1].wrapping_add(at * ENTRY + MESSAGE_LENGTH), 4);
     }
 }
@@ -92,7 +92,7 @@ pub(super) fn buffers(header: GuestAddr, mem: &dyn GuestMemory) -> Result<Vector
 
 /// The buffers and length of each message `sendmmsg` sent, for `output`.
 pub(super) fn sent(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<(Vector, u64)>, Unmapped> {
-    (0..call.result.max(0) as u64)
+    (0..(call.result.max(0) as u64).min(MAX_MESSAGES))
         .map(|at| {
             let entry = GuestAddr(call.args[1]).wrapping_add(at * ENTRY);
             Ok((buffers(entry, mem)?, u64::from(mem.read_u32(entry.wrapping_add(MESSAGE_LENGTH))?)))

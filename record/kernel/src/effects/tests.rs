@@ -448,3 +448,48 @@ fn output_is_what_a_descriptor_got() {
     check("bind", [2, 0x1000, 5, 0, 0, 0], 0, None);
     check("read", [2, 0x1000, 5, 0, 0, 0], 5, None);
 }
+
+/// Whatever the guest passes, there is an answer: ranges, or an error.
+#[test]
+fn no_arguments_make_it_panic() {
+    let mut mem = Bytes::default();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for page in 0..4 {
+        for at in (0..guest::PAGE_SIZE).step_by(8) {
+            let word = next();
+            mem.put_u64(0x1000 * (page + 1) + at, if word & 1 == 0 { 0x1000 + word % 0x4000 } else { word });
+        }
+    }
+    for row in table::all() {
+        let requests: Vec<u64> =
+            row.requests.map_or_else(|| vec![0], |table| table.all().map(|request| request.value).collect());
+        for request in requests {
+            let mut pick = || match next() % 8 {
+                0 => 0,
+                1 => u64::MAX,
+                2 => next() % 100,
+                3 => next(),
+                _ => 0x1000 + next() % 0x4000,
+            };
+            let mut args = [0; 6].map(|_| pick());
+            if let Some(table) = row.requests {
+                table.set(&mut args, request);
+            }
+            for result in [0, 1, 7, i64::MAX, EINTR, EFAULT, EINVAL, -516] {
+                let call = Call::enter(row.nr, args, &mem).returned(result);
+                let _ = effects(&call, &mem);
+                let _ = child_effects(&call, &mem);
+                let _ = output(&call, &mem);
+                let _ = crate::decide(row.nr, &args, &mem);
+                let text = crate::format_call(row.nr, &args, Some(result), Some(&mem));
+                assert!(text.starts_with(row.name), "{text}");
+            }
+        }
+    }
+}

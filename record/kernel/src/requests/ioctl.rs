@@ -249,6 +249,10 @@ const ROWS: &[Request] = &[
     req(0x4c09, "LOOP_SET_BLOCK_SIZE", &[int("arg")]),
     req(0x2282, "SG_GET_VERSION_NUM", &[wrote("argp", INT)]),
     req(0x2285, "SG_IO", &[hex("argp")]).refused("commands to devices fill buffers of their own"),
+    // Tapes.
+    req(0x4008_6d01, "MTIOCTOP", &[read("argp", LOFF)]).waits(),
+    req(0x8030_6d02, "MTIOCGET", &[wrote("argp", MTGET)]),
+    req(0x8008_6d03, "MTIOCPOS", &[wrote("argp", LONG)]),
     // Consoles (ioctl_console(2)).
     req(0x4b31, "KDGETLED", &[wrote("argp", BYTE)]),
     req(0x4b32, "KDSETLED", &[int("arg")]),

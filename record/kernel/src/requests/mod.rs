@@ -105,6 +105,16 @@ impl Requests {
         }
     }
 
+    /// Puts a request into a call's arguments.
+    #[cfg(test)]
+    pub(crate) const fn set(&self, args: &mut [u64; 6], value: u64) {
+        match self.key {
+            Key::Arg(at) | Key::Masked(at, _) => args[at] = value,
+            Key::Shifted(at, by) => args[at] = value << by,
+            Key::Pair(level, name) => (args[level], args[name]) = (value >> 32, value & 0xffff_ffff),
+        }
+    }
+
     /// The row of the request in a call's arguments.
     pub fn find(&self, args: &[u64; 6]) -> Option<&'static Request> {
         let key = self.key(args);

@@ -3,6 +3,8 @@
 //! Options are set from, and got into, a buffer with a length, whatever the option: their effect is the calls' own. An
 //! option is listed when it does nothing else to memory; what is not listed is refused.
 
+use crate::errno::Errno;
+
 use super::{Key, Request, Requests, request as req};
 
 /// `getsockopt(fd, level, name, value, len)`.
@@ -10,25 +12,47 @@ pub(crate) static GETSOCKOPT: Requests =
     Requests { call: "getsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[GET_ONLY, ROWS] };
 /// `setsockopt(fd, level, name, value, len)`.
 pub(crate) static SETSOCKOPT: Requests =
-    Requests { call: "setsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[ROWS] };
+    Requests { call: "setsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[SET_ONLY, ROWS] };
 
 const fn opt(level: u64, name: u64, label: &'static str) -> Request {
     req(level << 32 | name, label, &[])
 }
 
-const GET_ONLY: &[Request] =
-    &[opt(1, 26, "SO_GET_FILTER").refused("its length counts instructions, not bytes")];
+/// Rings, which the kernel would fill while the program runs.
+const fn ring(level: u64, name: u64, label: &'static str) -> Request {
+    opt(level, name, label)
+        .emulate(Errno::ENOPROTOOPT, "the kernel would write memory while the program runs")
+}
+
+const GET_ONLY: &[Request] = &[
+    opt(1, 26, "SO_GET_FILTER").refused("its length counts instructions, not bytes"),
+    opt(0, 64, "IPT_SO_GET_INFO"),
+    opt(0, 65, "IPT_SO_GET_ENTRIES"),
+    opt(0, 66, "IPT_SO_GET_REVISION_MATCH"),
+    opt(0, 67, "IPT_SO_GET_REVISION_TARGET"),
+    opt(41, 64, "IP6T_SO_GET_INFO"),
+    opt(41, 65, "IP6T_SO_GET_ENTRIES"),
+    opt(41, 68, "IP6T_SO_GET_REVISION_MATCH"),
+    opt(41, 69, "IP6T_SO_GET_REVISION_TARGET"),
+];
+
+const SET_ONLY: &[Request] = &[
+    opt(0, 64, "IPT_SO_SET_REPLACE").refused("it fills counters through a pointer inside its value"),
+    opt(0, 65, "IPT_SO_SET_ADD_COUNTERS"),
+    opt(41, 64, "IP6T_SO_SET_REPLACE").refused("it fills counters through a pointer inside its value"),
+    opt(41, 65, "IP6T_SO_SET_ADD_COUNTERS"),
+];
 
 const ROWS: &[Request] = &[
     // Memory shared with the kernel.
-    req(0x107_0000_0005, "PACKET_RX_RING", &[])
-        .refused("the kernel would fill the ring while the program runs"),
-    req(0x107_0000_000d, "PACKET_TX_RING", &[])
-        .refused("the kernel would fill the ring while the program runs"),
-    req(0x11b_0000_0002, "XDP_RX_RING", &[]).refused("the kernel would fill the ring while the program runs"),
-    req(0x11b_0000_0003, "XDP_TX_RING", &[]).refused("the kernel would fill the ring while the program runs"),
-    req(0x11b_0000_0004, "XDP_UMEM_REG", &[])
-        .refused("the kernel would fill the ring while the program runs"),
+    ring(263, 5, "PACKET_RX_RING"),
+    ring(263, 13, "PACKET_TX_RING"),
+    ring(270, 6, "NETLINK_RX_RING"),
+    ring(270, 7, "NETLINK_TX_RING"),
+    ring(283, 2, "XDP_RX_RING"),
+    ring(283, 3, "XDP_TX_RING"),
+    ring(283, 4, "XDP_UMEM_REG"),
+    ring(6, 35, "TCP_ZEROCOPY_RECEIVE"),
     // SOL_SOCKET
     opt(1, 1, "SO_DEBUG"),
     opt(1, 2, "SO_REUSEADDR"),

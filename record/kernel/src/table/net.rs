@@ -20,8 +20,7 @@ const fn length(name: &'static str) -> Arg {
 }
 
 pub(super) const ROWS: &[Row] = &[
-    row(41, "socket", &[flags("domain", &SOCK_DOMAIN), flags("type", &SOCK_TYPE), int("protocol")])
-        .partial("packet rings and AF_XDP share memory with the kernel: their options are refused"),
+    row(41, "socket", &[flags("domain", &SOCK_DOMAIN), flags("type", &SOCK_TYPE), int("protocol")]),
     row(42, "connect", &[fd("fd"), input("addr", Size::Arg(2)), uint("addrlen")]).waits(),
     row(43, "accept", &[fd("fd"), address("addr", 2), length_when_address("addrlen", 1)]).waits(),
     row(
