@@ -18,6 +18,9 @@ const EXACT_TAIL: u64 = 2_000;
 /// A budget for which exact mode is used from the start.
 const ALL_EXACT: u64 = 20_000;
 
+/// No block has more instructions.
+const LONGEST: u64 = 1_000;
+
 /// `si_code` of signals that the kernel raises by itself (`include/uapi/asm-generic/siginfo.h`).
 pub(crate) const SI_KERNEL: i32 = 0x80;
 /// `si_code` of an undefined opcode.
@@ -127,7 +130,7 @@ impl Space {
     /// Runs at most `limit` instructions as a block of their own.
     pub(crate) fn run_once(&mut self, limit: u64) -> Result<Next, RunError> {
         let mode = exact_form(self.mode);
-        let limit = u32::try_from(limit).unwrap_or(u32::MAX).min(64);
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX).min(LONGEST as u32);
         self.begin(Allotment { mode, instructions: u64::from(limit) });
         let limit = NonZeroU32::new(limit).unwrap_or(NonZeroU32::MIN);
         match self.translate_once(mode, self.regs.pc(), limit) {

@@ -77,14 +77,14 @@ fn a_string_store_faults_in_the_middle() {
 
 #[test]
 fn a_fault_can_be_repaired_and_goes_on() {
-    let source = ".globl _start\n_start:\n mov $0x600000, %edi\n mov $3, %ecx\n1: mov %rcx, (%rdi)\n add $8, %rdi\n loop 1b\n mov $60, %eax\n syscall\n";
+    let source = ".globl _start\n_start:\n mov $0x11000000, %edi\n mov $3, %ecx\n1: mov %rcx, (%rdi)\n add $8, %rdi\n loop 1b\n mov $60, %eax\n syscall\n";
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "repair.s", source, &["-static", "-nostdlib"]);
     let native = Native::start(&program, &[]);
     let mut space = native.image(Mode::Plain);
     assert!(matches!(space.run(None).unwrap(), Exit::Fault(_)));
     let before = space.retired();
-    let range = guest::GuestRange::new(GuestAddr(0x60_0000), 4096);
+    let range = guest::GuestRange::new(GuestAddr(0x1100_0000), 4096);
     let request = backstory_engine::MapRequest {
         range,
         prot: guest::Prot::from_bits(3),
@@ -96,5 +96,5 @@ fn a_fault_can_be_repaired_and_goes_on() {
     space.map(&request).unwrap();
     assert_eq!(space.run(None).unwrap(), Exit::Syscall);
     assert_eq!(space.retired(), before + 10);
-    assert_eq!(space.read_u64(GuestAddr(0x60_0010)).unwrap(), 1);
+    assert_eq!(space.read_u64(GuestAddr(0x1100_0010)).unwrap(), 1);
 }
