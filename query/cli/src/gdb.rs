@@ -105,6 +105,7 @@ set confirm off
 define hookpost-monitor
   maintenance flush register-cache
   maintenance flush dcache
+  sharedlibrary
 end
 define when
   monitor when

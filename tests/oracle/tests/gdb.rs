@@ -1,0 +1,101 @@
+//! Oracle: real gdb on recordings, script by script. Each `tests/scripts/*.gdb` names its guest and says what gdb must print:
+//! `#> text` on standard output, in order; `#! text` on standard error. `# at: MOMENT` opens elsewhere than at the start, `#
+//! fails` expects gdb to stop at an error.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use backstory_oracle::command::{backstory, record};
+use backstory_oracle::programs;
+
+fn folder() -> PathBuf {
+    programs::folder().with_file_name("scripts")
+}
+
+/// The rest of the lines of `text` that begin with `mark`.
+fn marked<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
+    text.lines().filter_map(|line| line.strip_prefix(mark)).map(str::trim).collect()
+}
+
+fn recorded(guest: &str, scratch: &Path) -> PathBuf {
+    let trace = scratch.join("trace");
+    let program = programs::build_file(&folder().join(format!("{guest}.c")), scratch);
+    let output = record(&trace, &[program]);
+    assert!(trace.join("events").exists(), "{guest}: {}", String::from_utf8_lossy(&output.stderr));
+    trace
+}
+
+#[track_caller]
+fn check(name: &str) {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        eprintln!("skipped: gdb is not installed");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let path = folder().join(format!("{name}.gdb"));
+    let script = fs::read_to_string(&path).unwrap();
+    let trace = recorded(marked(&script, "# guest:")[0], scratch.path());
+    let at = marked(&script, "# at:").first().copied().unwrap_or("@start");
+    let mut command = backstory(["gdb", "--at", at, "-t"]);
+    command.arg(trace).args(["--", "-nx", "-batch", "-x"]).arg(&path).env("LC_ALL", "C");
+    let output = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let mut rest: &str = &out;
+    for wanted in marked(&script, "#>") {
+        let at = rest.find(wanted);
+        let at =
+            at.unwrap_or_else(|| panic!("{name}: `{wanted}` does not come next; all:\n{out}\n--\n{err}"));
+        rest = &rest[at + wanted.len()..];
+    }
+    for wanted in marked(&script, "#!") {
+        assert!(err.contains(wanted), "{name}: `{wanted}` is not in:\n{err}");
+    }
+    let fails = script.lines().any(|line| line == "# fails");
+    assert_eq!(output.status.success(), !fails, "{name}: exit status; all:\n{out}\n--\n{err}");
+}
+
+macro_rules! scripts {
+    ($($name:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            check(stringify!($name));
+        })*
+
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+scripts! {
+    crash, ends, facts, forward, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse, signals,
+    software_watch, watch,
+}
+
+#[test]
+fn every_script_runs() {
+    let entries = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<String> = entries
+        .filter(|path| path.extension().is_some_and(|extension| extension == "gdb"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    files.sort();
+    assert_eq!(files, NAMES);
+}
+
+#[test]
+fn gdb_returns_its_own_status_and_bad_moments_are_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = recorded("walk", scratch.path());
+    let run = |at: &str, ex: &str| {
+        let mut command = backstory(["gdb", "--at", at, "-t"]);
+        command.arg(&trace).args(["--", "-nx", "-batch", "-ex", ex]).output().unwrap()
+    };
+    assert_eq!(run("@start", "quit 7").status.code(), Some(7));
+    let refused = run("@999999999999", "quit");
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(String::from_utf8_lossy(&refused.stderr).lines().count(), 1);
+    let mut without = backstory(["gdb", "-t"]);
+    let output = without.arg(&trace).env("PATH", scratch.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(127));
+}
