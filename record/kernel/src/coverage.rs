@@ -72,6 +72,9 @@ const INTRODUCTION: &str = "\
 Made from the tables of this crate; do not edit. Numbers and names are those of Linux 6.18 on x86-64. A call or request that is not
 listed is refused by name. *By hand* marks effects that code describes rather than the row.
 
+No row can tell what a descriptor leads to. Not seen are therefore: stores into memory by writing to `/proc/PID/mem`; changes of
+memory that is shared with a process outside the recording, or with a device.
+
 ";
 
 fn request_table(page: &mut String, table: &Requests) {

@@ -171,8 +171,6 @@ const ARCH: &[Request] = &[
     req(0x1023, "ARCH_REQ_XCOMP_PERM", &[int("feature")]).emulate(Errno::EINVAL, TILES),
     req(0x1024, "ARCH_GET_XCOMP_GUEST_PERM", &[wrote("addr", ULONG)]),
     req(0x1025, "ARCH_REQ_XCOMP_GUEST_PERM", &[int("feature")]).emulate(Errno::EINVAL, TILES),
-    req(0x1030, "ARCH_XCOMP_TILECFG", &[]).emulate(Errno::EINVAL, TILES),
-    req(0x1031, "ARCH_XCOMP_TILEDATA", &[]).emulate(Errno::EINVAL, TILES),
     req(0x2001, "ARCH_MAP_VDSO_X32", &[hex("addr")]).emulate(Errno::EINVAL, VDSO),
     req(0x2002, "ARCH_MAP_VDSO_32", &[hex("addr")]).emulate(Errno::EINVAL, VDSO),
     req(0x2003, "ARCH_MAP_VDSO_64", &[hex("addr")]).emulate(Errno::EINVAL, VDSO),
