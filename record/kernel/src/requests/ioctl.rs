@@ -5,7 +5,7 @@
 
 use super::{Key, Request, Requests, request as req};
 use crate::errno::Errno;
-use crate::row::Hand;
+use crate::row::{Hand, Struct};
 use crate::structs::*;
 use crate::table::build::*;
 
@@ -181,6 +181,20 @@ const ROWS: &[Request] = &[
     req(0xb702, "NS_GET_PARENT", &[]),
     req(0xb703, "NS_GET_NSTYPE", &[]),
     req(0xb704, "NS_GET_OWNER_UID", &[wrote("argp", UINT)]),
+    // Process descriptors (linux/pidfd.h). The structure has grown; its size is in the number.
+    req(0xff01, "PIDFD_GET_CGROUP_NAMESPACE", &[]),
+    req(0xff02, "PIDFD_GET_IPC_NAMESPACE", &[]),
+    req(0xff03, "PIDFD_GET_MNT_NAMESPACE", &[]),
+    req(0xff04, "PIDFD_GET_NET_NAMESPACE", &[]),
+    req(0xff05, "PIDFD_GET_PID_NAMESPACE", &[]),
+    req(0xff06, "PIDFD_GET_PID_FOR_CHILDREN_NAMESPACE", &[]),
+    req(0xff07, "PIDFD_GET_TIME_NAMESPACE", &[]),
+    req(0xff08, "PIDFD_GET_TIME_FOR_CHILDREN_NAMESPACE", &[]),
+    req(0xff09, "PIDFD_GET_USER_NAMESPACE", &[]),
+    req(0xff0a, "PIDFD_GET_UTS_NAMESPACE", &[]),
+    req(0xc040ff0b, "PIDFD_GET_INFO", &[both("argp", Struct { name: "pidfd_info", size: 64 })]),
+    req(0xc048ff0b, "PIDFD_GET_INFO", &[both("argp", Struct { name: "pidfd_info", size: 72 })]),
+    req(0xc050ff0b, "PIDFD_GET_INFO", &[both("argp", Struct { name: "pidfd_info", size: 80 })]),
     // Timers, polling, random numbers, clocks.
     req(0x40085400, "TFD_IOC_SET_TICKS", &[read("argp", LOFF)]),
     req(0x40088a01, "EPIOCSPARAMS", &[read("argp", EPOLL_PARAMS)]),
@@ -243,6 +257,7 @@ const ROWS: &[Request] = &[
     req(0x4c00, "LOOP_SET_FD", &[fd("fd")]),
     req(0x4c01, "LOOP_CLR_FD", &[]),
     req(0x4c05, "LOOP_GET_STATUS64", &[wrote("argp", LOOP_INFO)]),
+    req(0x4c0a, "LOOP_CONFIGURE", &[hex("argp")]),
     req(0x4c04, "LOOP_SET_STATUS64", &[read("argp", LOOP_INFO)]),
     req(0x4c07, "LOOP_SET_CAPACITY", &[]),
     req(0x4c08, "LOOP_SET_DIRECT_IO", &[int("arg")]),
