@@ -188,13 +188,13 @@ impl Space {
     }
 
     fn new_arena(&mut self, pc: GuestAddr) -> Result<usize, RunError> {
-        let start = self.places.take_near(pc, ARENA_BYTES).ok_or(RunError::NoRoom { pc })?;
+        let (start, size) = self.places.take_near(pc, &ARENA_BYTES).ok_or(RunError::NoRoom { pc })?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        let args = [start, ARENA_BYTES, prot as u64, flags as u64, u64::MAX, 0];
+        let args = [start, size, prot as u64, flags as u64, u64::MAX, 0];
         self.host.call("mmap", libc::SYS_mmap, args)?;
         let code = Rc::make_mut(&mut self.code);
-        code.arenas.push(Arena::new(start));
+        code.arenas.push(Arena::new(start, size));
         Ok(code.arenas.len() - 1)
     }
 

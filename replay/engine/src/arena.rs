@@ -5,11 +5,8 @@ use translate::{BlockId, CacheAddr};
 
 use crate::place::in_reach;
 
-/// Size of an arena in bytes; only what is used costs memory.
-pub(crate) const ARENA_BYTES: u64 = 128 << 20;
-
-/// Bytes of an arena for hot code; cold code follows.
-const HOT_BYTES: u64 = 64 << 20;
+/// Sizes of an arena in bytes, the best first; only what is used costs memory.
+pub(crate) const ARENA_BYTES: [u64; 3] = [128 << 20, 32 << 20, 4 << 20];
 
 /// Most bytes that a block's hot or cold code can have.
 pub(crate) const BLOCK_ROOM: u64 = 64 << 10;
@@ -19,6 +16,7 @@ pub(crate) const BLOCK_ROOM: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Arena {
     start: u64,
+    size: u64,
     hot: u64,
     cold: u64,
     /// Offsets of hot code and the blocks there, ascending.
@@ -28,20 +26,21 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(start: u64) -> Self {
-        Self { start, hot: start, cold: start + HOT_BYTES, blocks: Vec::new(), once: None }
+    pub(crate) fn new(start: u64, size: u64) -> Self {
+        Self { start, size, hot: start, cold: start + size / 2, blocks: Vec::new(), once: None }
     }
 
     /// Where the next block goes: hot and cold code. `None` when full.
     pub(crate) fn next(&self) -> Option<(CacheAddr, CacheAddr)> {
-        let room = self.hot + 2 * BLOCK_ROOM <= self.start + HOT_BYTES
-            && self.cold + 2 * BLOCK_ROOM <= self.start + ARENA_BYTES;
+        let room = self.hot + 2 * BLOCK_ROOM <= self.start + self.size / 2
+            && self.cold + 2 * BLOCK_ROOM <= self.start + self.size;
         room.then_some((CacheAddr(self.hot), CacheAddr(self.cold)))
     }
 
     /// Where a block that is run once goes.
     pub(crate) fn once(&self) -> (CacheAddr, CacheAddr) {
-        (CacheAddr(self.start + HOT_BYTES - BLOCK_ROOM), CacheAddr(self.start + ARENA_BYTES - BLOCK_ROOM))
+        let end = self.start + self.size;
+        (CacheAddr(end - self.size / 2 - BLOCK_ROOM), CacheAddr(end - BLOCK_ROOM))
     }
 
     /// Takes the place that `next` gave for a block of these lengths.
@@ -63,13 +62,13 @@ impl Arena {
     }
 
     pub(crate) fn reaches(&self, pc: GuestAddr) -> bool {
-        in_reach(pc, self.start, ARENA_BYTES)
+        in_reach(pc, self.start, self.size)
     }
 
     /// The block whose hot code may hold `at`.
     pub(crate) fn block_at(&self, at: CacheAddr) -> Option<BlockId> {
-        let offset = at.0.checked_sub(self.start).filter(|&offset| offset < HOT_BYTES)?;
-        if offset >= HOT_BYTES - BLOCK_ROOM {
+        let offset = at.0.checked_sub(self.start).filter(|&offset| offset < self.size / 2)?;
+        if offset >= self.size / 2 - BLOCK_ROOM {
             return self.once;
         }
         let next = self.blocks.partition_point(|&(start, _)| u64::from(start) <= offset);
@@ -83,7 +82,7 @@ mod tests {
 
     #[test]
     fn blocks_are_found_by_address() {
-        let mut arena = Arena::new(0x1000_0000);
+        let mut arena = Arena::new(0x1000_0000, 128 << 20);
         for id in 0..3 {
             let (hot, cold) = arena.next().unwrap();
             assert_eq!((hot.0 % 16, cold.0 % 16), (0, 0));

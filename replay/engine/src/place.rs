@@ -8,6 +8,9 @@ use crate::host::TASK_SIZE;
 /// Space left below the topmost mapping of the guest, its stack, for growing.
 const STACK_ROOM: u64 = 256 << 20;
 
+/// The same where there is no more.
+const LEAST_STACK_ROOM: u64 = 24 << 20;
+
 /// Space left around all other mappings of the guest.
 const CLEARANCE: u64 = 1 << 20;
 
@@ -77,6 +80,8 @@ impl Low {
 pub(crate) struct Places {
     /// What the guest uses, ascending, disjoint, with room around.
     guest: Vec<GuestRange>,
+    /// The same with hardly any room.
+    tight: Vec<GuestRange>,
     /// What the engine uses, ascending, disjoint.
     ours: Vec<GuestRange>,
 }
@@ -84,26 +89,8 @@ pub(crate) struct Places {
 impl Places {
     /// Nothing is ours yet.
     pub(crate) fn new(footprint: &[GuestRange]) -> Self {
-        let top = footprint.iter().map(|range| range.end).filter(|end| end.0 <= TASK_SIZE).max();
-        let mut wide: Vec<GuestRange> = footprint
-            .iter()
-            .filter(|range| !range.is_empty())
-            .map(|range| {
-                let is_stack = Some(range.end) == top && range.end.0 > TASK_SIZE / 2;
-                let below = if is_stack { STACK_ROOM } else { CLEARANCE };
-                let start = GuestAddr(range.start.page().0.saturating_sub(below));
-                GuestRange { start, end: GuestAddr(range.end.0.saturating_add(CLEARANCE)).page() }
-            })
-            .collect();
-        wide.sort_unstable();
-        let mut guest: Vec<GuestRange> = Vec::with_capacity(wide.len());
-        for range in wide {
-            match guest.last_mut() {
-                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-                _ => guest.push(range),
-            }
-        }
-        Self { guest, ours: Vec::new() }
+        let guest = widened(footprint, STACK_ROOM, CLEARANCE);
+        Self { guest, tight: widened(footprint, LEAST_STACK_ROOM, 0), ours: Vec::new() }
     }
 
     /// Whether the engine uses any of `range`.
@@ -117,7 +104,14 @@ impl Places {
     }
 
     fn blocker(&self, range: GuestRange) -> Option<GuestRange> {
-        self.guest.iter().chain(&self.ours).find(|taken| taken.overlaps(range)).copied()
+        let in_guest = self.guest.partition_point(|taken| taken.end <= range.start);
+        let in_guest = self.guest.get(in_guest).filter(|taken| taken.overlaps(range));
+        in_guest.or_else(|| self.ours.iter().find(|taken| taken.overlaps(range))).copied()
+    }
+
+    /// The same places, but close to the guest's.
+    fn crowded(&self) -> Self {
+        Self { guest: self.tight.clone(), tight: Vec::new(), ours: self.ours.clone() }
     }
 
     fn take(&mut self, range: GuestRange) -> u64 {
@@ -156,28 +150,33 @@ impl Places {
     pub(crate) fn take_low(&mut self) -> Option<Low> {
         let end = 0x7fff_0000;
         // Without clearance if need be: nothing of the guest's grows there but its heap, and that is in the footprint.
-        let range = self.upward(LOWEST, end, Low::SIZE, 0x1_0000).or_else(|| {
-            let tight =
-                Self { guest: self.guest.iter().map(|range| shrink(*range)).collect(), ours: Vec::new() };
-            tight.upward(LOWEST, end, Low::SIZE, 0x1_0000)
-        })?;
+        let range = self.upward(LOWEST, end, Low::SIZE, 0x1_0000);
+        let range = range.or_else(|| self.crowded().upward(LOWEST, end, Low::SIZE, 0x1_0000))?;
         Some(Low { start: self.take(range) as u32 })
     }
 
-    /// Takes `size` bytes for translated code within reach of `pc`, as near as can be.
-    pub(crate) fn take_near(&mut self, pc: GuestAddr, size: u64) -> Option<u64> {
+    /// Takes bytes for translated code within reach of `pc`, as near as can be: the first of `sizes` for which there is room.
+    pub(crate) fn take_near(&mut self, pc: GuestAddr, sizes: &[u64]) -> Option<(u64, u64)> {
+        let roomy = sizes.iter().find_map(|&size| Some((self.near(pc, size)?, size)));
+        let (range, size) = roomy.or_else(|| {
+            let crowded = self.crowded();
+            sizes.iter().find_map(|&size| Some((crowded.near(pc, size)?, size)))
+        })?;
+        Some((self.take(range), size))
+    }
+
+    fn near(&self, pc: GuestAddr, size: u64) -> Option<GuestRange> {
         let (low, high) = (pc.0.saturating_sub(REACH).max(LOWEST), pc.0.saturating_add(REACH).min(TASK_SIZE));
         let align = 1 << 16;
         let below = self.downward(low, pc.0, size, align);
         let above = self.upward(pc.0, high, size, align);
-        let range = match (below, above) {
+        match (below, above) {
             (Some(below), Some(above)) => {
                 let nearer_below = pc.0 - below.start.0 <= above.end.0 - pc.0;
-                if nearer_below { below } else { above }
+                Some(if nearer_below { below } else { above })
             }
-            (one, other) => one.or(other)?,
-        };
-        Some(self.take(range))
+            (one, other) => one.or(other),
+        }
     }
 
     /// Takes `size` bytes anywhere.
@@ -188,15 +187,34 @@ impl Places {
     }
 }
 
+/// A footprint in order, disjoint, with `stack_room` below the stack and `clearance` around everything else.
+fn widened(footprint: &[GuestRange], stack_room: u64, clearance: u64) -> Vec<GuestRange> {
+    let top = footprint.iter().map(|range| range.end).filter(|end| end.0 <= TASK_SIZE).max();
+    let mut wide: Vec<GuestRange> = footprint
+        .iter()
+        .filter(|range| !range.is_empty())
+        .map(|range| {
+            let is_stack = Some(range.end) == top && range.end.0 > TASK_SIZE / 2;
+            let below = if is_stack { stack_room } else { clearance };
+            let start = GuestAddr(range.start.page().0.saturating_sub(below));
+            GuestRange { start, end: GuestAddr(range.end.0.saturating_add(clearance)).page_up() }
+        })
+        .collect();
+    wide.sort_unstable();
+    let mut merged: Vec<GuestRange> = Vec::with_capacity(wide.len());
+    for range in wide {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
 /// Whether code at `pc` can be mirrored by `size` bytes at `arena`.
 pub(crate) fn in_reach(pc: GuestAddr, arena: u64, size: u64) -> bool {
     let end = arena + size;
     (if arena > pc.0 { end - pc.0 } else { pc.0 - arena }) <= REACH
-}
-
-fn shrink(range: GuestRange) -> GuestRange {
-    let start = range.start.0.saturating_add(CLEARANCE).min(range.end.0);
-    GuestRange { start: GuestAddr(start), end: GuestAddr(range.end.0.saturating_sub(CLEARANCE).max(start)) }
 }
 
 #[cfg(test)]
@@ -224,12 +242,22 @@ mod tests {
         let lib = range(0x7fff_f7c0_0000, 0x7fff_f7ff_f000);
         let stack = range(0x7fff_fffd_e000, 0x7fff_ffff_f000);
         let mut places = Places::new(&[pie, lib, stack]);
-        let at = places.take_near(GuestAddr(0x7fff_f7d0_0000), 64 << 20).unwrap();
-        assert!(at + (64 << 20) <= lib.start.0, "{at:#x}");
-        assert!(in_reach(lib.start, at, 64 << 20));
-        let second = places.take_near(GuestAddr(0x7fff_f7d0_0000), 64 << 20).unwrap();
-        assert!(second != at && in_reach(lib.start, second, 64 << 20));
+        let sizes = [64 << 20, 8 << 20];
+        let (at, size) = places.take_near(GuestAddr(0x7fff_f7d0_0000), &sizes).unwrap();
+        assert!(at + size <= lib.start.0, "{at:#x}");
+        assert!(size == sizes[0] && in_reach(lib.start, at, size));
+        let (second, _) = places.take_near(GuestAddr(0x7fff_f7d0_0000), &sizes).unwrap();
+        assert!(second != at && in_reach(lib.start, second, size));
         assert!(places.is_ours(range(at, at + 1)));
-        assert!(in_reach(pie.start, places.take_near(pie.start, 64 << 20).unwrap(), 64 << 20));
+        assert!(in_reach(pie.start, places.take_near(pie.start, &sizes).unwrap().0, size));
+    }
+
+    #[test]
+    fn code_finds_room_between_libraries_and_stack() {
+        let all = range(0x2000_0000_0000, 0x7fff_f7ff_f000);
+        let stack = range(0x7fff_fffd_e000, 0x7fff_ffff_f000);
+        let mut places = Places::new(&[all, stack]);
+        let (at, size) = places.take_near(GuestAddr(0x7fff_f7d0_0000), &[256 << 20, 32 << 20]).unwrap();
+        assert!(size == 32 << 20 && at >= all.end.0 && at + size + LEAST_STACK_ROOM <= stack.start.0);
     }
 }
