@@ -22,11 +22,11 @@ fn deposit(ledger: &mut Ledger, n: usize, amount: u64) {
 }
 
 fn main() {
-    let mut ledger = Ledger { recent: [0; 8], balance: 0 };
+    let ledger = Box::leak(Box::new(Ledger { recent: [0; 8], balance: 0 }));
     let mut expected = 0;
     for n in 0..9 {
         let amount = 100 + n as u64;
-        deposit(&mut ledger, n, amount);
+        deposit(ledger, n, amount);
         expected += amount;
     }
     println!("9 deposits: the balance should be {expected}");

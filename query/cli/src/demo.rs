@@ -40,12 +40,13 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let trace = Trace::open(&output).class(Class::Trace)?;
     let shown = text::quoted(&output.display().to_string());
 
-    say("\nThe balance is wrong. Which line wrote it last?\n");
+    say("\nThe balance is wrong. Which line wrote it last?");
     let address = printed_address(&trace)?;
-    say(&format!("$ backstory index {shown}"));
-    indexing::ensure(&trace)?;
-    say(&format!("$ backstory why -t {shown} {address}"));
-    let answer = ask::ask(&trace, &address, None, None)?;
+    say(&format!("\n$ backstory index {shown}"));
+    say(&indexing::summary(&indexing::build_all(&trace, 0, false)?));
+    let database = indexing::database(Some(&output))?;
+    say(&format!("\n$ backstory why -t {shown} {address}"));
+    let answer = ask::ask(&database, &address, None, None)?;
     say(answer.to_string().trim_end());
     say(&format!("\nThe source is {}.", source().display()));
     if let Some(moment) = moment(&answer) {

@@ -6,19 +6,17 @@ use std::process::ExitCode;
 use tables::{Database, Format, RenderError};
 
 use crate::args::Query;
-use crate::exit::{Class, Classify, Failure};
-use crate::{indexing, shell, traces};
+use crate::exit::{Class, Failure};
+use crate::{indexing, shell};
 
 /// `backstory query`
 pub(crate) fn query(args: &Query) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
     let format = match (args.json, args.csv) {
         (true, _) => Format::Json,
         (_, true) => Format::Csv,
         _ => Format::Table,
     };
-    indexing::ensure(&trace)?;
-    let database = open(&trace)?;
+    let database = indexing::database(args.which.trace.as_deref())?;
     match &args.sql {
         Some(sql) => run(&database, sql, format),
         None if std::io::stdin().is_terminal() => shell::run(&database, format),
@@ -28,11 +26,6 @@ pub(crate) fn query(args: &Query) -> anyhow::Result<ExitCode> {
             run(&database, &sql, format)
         }
     }
-}
-
-/// Opens a recording whose index exists.
-pub(crate) fn open(trace: &trace::Trace) -> anyhow::Result<Database> {
-    Database::open(trace.dir()).class(Class::Trace)
 }
 
 fn run(database: &Database, sql: &str, format: Format) -> anyhow::Result<ExitCode> {

@@ -4,19 +4,18 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use guest::Moment;
-use trace::Trace;
+use tables::Database;
 use why::{Answer, Question, WhyError};
 
 use crate::args;
 use crate::exit::{Class, Classify};
-use crate::{indexing, query, replay, traces};
+use crate::{indexing, replay};
 
 /// `backstory why`
 pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
-    indexing::ensure(&trace)?;
-    let at = args.at.map(|when| replay::resolve(&trace, when)).transpose()?;
-    let answer = ask(&trace, &args.what, args.size, at)?;
+    let database = indexing::database(args.which.trace.as_deref())?;
+    let at = args.at.map(|when| replay::resolve(database.trace(), when)).transpose()?;
+    let answer = ask(&database, &args.what, args.size, at)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
@@ -26,17 +25,16 @@ pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the index of `trace` about `what`, before `at`.
+/// Asks about `what`, before `at`.
 pub(crate) fn ask(
-    trace: &Trace,
+    database: &Database,
     what: &str,
     size: Option<u32>,
     at: Option<Moment>,
 ) -> anyhow::Result<Answer> {
     let target = what.parse().map_err(anyhow::Error::from).class(Class::Input)?;
-    let database = query::open(trace)?;
     let question = Question { target, size: size.map(u64::from), at, space: None };
-    let answer = ::why::why(&database, &question);
+    let answer = ::why::why(database, &question);
     let class = match &answer {
         Err(WhyError::Query(_)) => Class::Trace,
         _ => Class::Input,
