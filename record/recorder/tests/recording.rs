@@ -1,0 +1,216 @@
+//! Small commands are recorded and their traces read back.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use backstory_recorder::{ErrorClass, Options, Outcome, RecordError, record};
+use tempfile::TempDir;
+use trace::{Event, Fact, SignalAction, Status, Stop, Trace};
+
+/// A recording waits for any child of this process and owns its timer: one at a time, and nothing else forks meanwhile.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A finished recording.
+struct Recorded {
+    outcome: Outcome,
+    events: Vec<Event>,
+    trace: Trace,
+    _dir: TempDir,
+}
+
+fn try_record(command: &[&str], paranoid: bool) -> Result<(Outcome, TempDir), RecordError> {
+    let dir = TempDir::new().expect("a scratch folder");
+    let command = command.iter().map(Into::into).collect();
+    let options = Options { command, output: dir.path().join("trace"), paranoid };
+    record(&options).map(|outcome| (outcome, dir))
+}
+
+/// Records a command and holds its trace against the checker.
+#[track_caller]
+fn recorded(command: &[&str], exit_code: i32) -> Recorded {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (outcome, dir) = try_record(command, false).expect("a recording");
+    let trace = Trace::open(&outcome.trace).expect("a readable trace");
+    assert_eq!(trace::check(&trace), []);
+    assert_eq!(outcome.exit_code, exit_code, "{command:?}");
+    assert_eq!(trace.summary().expect("a complete trace").exit_code, exit_code);
+    let events = trace.events().map(|event| event.expect("a readable event").1).collect();
+    Recorded { outcome, events, trace, _dir: dir }
+}
+
+/// Records a shell script.
+#[track_caller]
+fn script(text: &str, exit_code: i32) -> Recorded {
+    let recorded = recorded(&["/bin/sh", "-c", text], exit_code);
+    assert_eq!(recorded.outcome.refused, None, "{text}");
+    recorded
+}
+
+/// Builds and records a C program.
+#[track_caller]
+fn program(source: &str, exit_code: i32) -> Recorded {
+    let dir = TempDir::new().expect("a scratch folder");
+    let binary = dir.path().join("guest");
+    {
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        compile(source, &binary);
+    }
+    recorded(&[binary.to_str().expect("a plain path")], exit_code)
+}
+
+fn compile(source: &str, binary: &Path) {
+    let file = binary.with_extension("c");
+    std::fs::write(&file, source).expect("a writable folder");
+    let status = Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(binary).arg(&file).status();
+    assert!(status.expect("a C compiler").success());
+}
+
+impl Recorded {
+    fn count(&self, wanted: impl Fn(&Event) -> bool) -> usize {
+        self.events.iter().filter(|event| wanted(event)).count()
+    }
+
+    fn signals(&self, signal: i32) -> Vec<(Stop, SignalAction)> {
+        self.events
+            .iter()
+            .filter_map(|event| match &event.fact {
+                Fact::Signal(info) if info.signo == signal => Some((event.stop, info.action)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn exit_statuses_are_those_a_shell_shows() {
+    recorded(&["true"], 0);
+    recorded(&["false"], 1);
+    script("exit 43", 43);
+    script("kill -KILL $$", 137);
+    script("kill -SEGV $$", 139);
+    script("(exit 7); test $? = 7", 0);
+}
+
+#[test]
+fn a_tree_of_processes_is_recorded() {
+    let recorded = script("echo one | cat >/dev/null; (exit 2); /bin/true & wait", 0);
+    assert!(recorded.count(|event| matches!(event.fact, Fact::Spawn(_))) >= 4);
+    assert!(recorded.count(|event| matches!(event.fact, Fact::Exec(_))) >= 3);
+    let tasks = recorded.trace.summary().expect("complete").tasks as usize;
+    assert_eq!(recorded.count(|event| matches!(event.fact, Fact::Exit(_))), tasks);
+    assert_eq!(recorded.count(|event| event.fact == Fact::Exit(Status::Exited(2))), 1);
+}
+
+#[test]
+fn output_is_marked_and_summed() {
+    let recorded = recorded(&["/bin/echo", "hello"], 0);
+    let crc = recorded.events.iter().find_map(|event| match &event.fact {
+        Fact::Syscall(info) if info.output.is_some() => Some(info.output_crc),
+        _ => None,
+    });
+    assert_eq!(crc, Some(crc32fast::hash(b"hello\n")));
+}
+
+#[test]
+fn the_table_explains_every_change_of_memory() {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    for command in [
+        &["true"][..],
+        &["ls", "-l", "/"],
+        &["sh", "-c", "ls / | sort | tail -1 >/dev/null; sleep 0.01; date >/dev/null"],
+    ] {
+        let (outcome, _dir) = try_record(command, true).expect("a recording");
+        assert_eq!(outcome.unexplained, [""; 0], "{command:?}");
+    }
+}
+
+#[test]
+fn a_fault_enters_its_handler() {
+    let recorded = program(
+        "#include <setjmp.h>
+         #include <signal.h>
+         static sigjmp_buf back;
+         static void handler(int s) { siglongjmp(back, 1); }
+         int main(void) {
+             signal(SIGSEGV, handler); signal(SIGFPE, handler);
+             volatile int zero = 0;
+             if (!sigsetjmp(back, 1)) *(volatile int *)8 = 1;
+             if (!sigsetjmp(back, 1)) zero = 4 / zero;
+             return 5;
+         }",
+        5,
+    );
+    for signal in [11, 8] {
+        let seen = recorded.signals(signal);
+        assert!(matches!(seen[..], [(Stop::Fault, SignalAction::Handler { .. })]), "{signal}: {seen:?}");
+    }
+}
+
+#[test]
+fn signals_in_calls_follow_the_call() {
+    let recorded = program(
+        "#include <signal.h>
+         #include <unistd.h>
+         static int seen;
+         static void handler(int s) { seen++; }
+         int main(void) {
+             signal(SIGUSR1, handler); signal(SIGALRM, handler);
+             kill(getpid(), SIGUSR1);
+             alarm(1); pause();
+             signal(SIGTERM, SIG_DFL); raise(SIGTERM);
+         }",
+        128 + 15,
+    );
+    assert!(matches!(recorded.signals(10)[..], [(Stop::None, SignalAction::Handler { .. })]));
+    assert!(matches!(recorded.signals(14)[..], [(Stop::None, SignalAction::Handler { .. })]));
+    assert_eq!(recorded.signals(15), [(Stop::None, SignalAction::Fatal)]);
+}
+
+#[test]
+fn time_stamps_are_answered_whatever_sigsegv_does() {
+    let recorded = program(
+        "#include <signal.h>
+         #include <x86intrin.h>
+         int main(void) {
+             sigset_t set, old; sigemptyset(&set); sigaddset(&set, SIGSEGV);
+             signal(SIGSEGV, SIG_IGN);
+             sigprocmask(SIG_BLOCK, &set, 0);
+             unsigned aux; unsigned long long a = __rdtsc(), b = __rdtscp(&aux);
+             sigprocmask(SIG_SETMASK, 0, &old);
+             struct sigaction now; sigaction(SIGSEGV, 0, &now);
+             return !(b > a && sigismember(&old, SIGSEGV) && now.sa_handler == SIG_IGN);
+         }",
+        0,
+    );
+    assert!(recorded.count(|event| matches!(event.stop, Stop::Instruction(_))) >= 2);
+    assert_eq!(recorded.signals(11), []);
+}
+
+#[test]
+fn what_is_not_supported_ends_the_recording_by_name() {
+    let thread = program(
+        "#include <pthread.h>
+         static void *run(void *p) { return p; }
+         int main(void) { pthread_t t; pthread_create(&t, 0, run, 0); pthread_join(t, 0); }",
+        137,
+    );
+    assert!(thread.outcome.refused.expect("a refusal").contains("thread"));
+    let old_call =
+        program("int main(void) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(20)); }", 137);
+    assert!(old_call.outcome.refused.expect("a refusal").contains("int 0x80"));
+}
+
+#[test]
+fn a_guest_sees_the_processors_it_would_have() {
+    let count = std::thread::available_parallelism().expect("known").get();
+    script(&format!("test $(nproc) = {count}"), 0);
+}
+
+#[test]
+fn commands_that_cannot_run_are_told_apart() {
+    let class = |command: &[&str]| try_record(command, false).err().map(|error| error.class());
+    assert_eq!(class(&["no-such-command-at-all"]), Some(ErrorClass::NotFound));
+    assert_eq!(class(&["/etc/passwd"]), Some(ErrorClass::NotExecutable));
+    assert_eq!(class(&[]), Some(ErrorClass::Input));
+}
