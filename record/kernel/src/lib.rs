@@ -3,6 +3,28 @@
 //! Pure: no system calls, no processes, no trace. Numbers, bytes and a [`guest::GuestMemory`] in; rows, ranges and text
 //! out. Facts are those of Linux 6.18.
 //!
+//! A recorder asks three things of a call, in this order:
+//!
+//! ```
+//! # use backstory_kernel as kernel;
+//! use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
+//! # struct Tracee;
+//! # impl GuestMemory for Tracee {
+//! #     fn read(&self, _: GuestAddr, into: &mut [u8]) -> Result<(), Unmapped> {
+//! #         into.fill(0);
+//! #         Ok(())
+//! #     }
+//! # }
+//! # let memory = &Tracee;
+//! const READ: u32 = kernel::number("read");
+//! let args = [0, 0x1000, 512, 0, 0, 0];
+//! assert_eq!(kernel::decide(READ, &args, memory), Ok(kernel::Class::MayBlock));
+//! let call = kernel::Call::enter(READ, args, memory);
+//! // The call runs, and returns 100.
+//! let written = kernel::effects(&call.returned(100), memory);
+//! assert_eq!(written, Ok(vec![GuestRange::new(GuestAddr(0x1000), 100)]));
+//! ```
+//!
 //! - `row`: what a row is made of: arguments, sizes, class, support, effect
 //! - `table`: the one table of system calls, by family
 //! - `requests`: the tables behind `ioctl`, `fcntl`, `prctl`, socket options and the like
@@ -14,6 +36,7 @@
 //! - `filter`: what the seccomp filter stops
 //! - `format`: calls as people read them
 //! - `coverage`: the page that says what is supported
+//! - `memory`: guest memory for tests
 
 mod call;
 mod coverage;
