@@ -233,6 +233,7 @@ impl<'a> Generator<'a> {
     }
 
     fn step(&mut self, plan: &Plan, position: usize, step: &Step) {
+        self.mark(step.pc);
         self.count_before(position);
         self.mark(step.pc);
         let last = position + 1 == plan.steps.len();
@@ -261,6 +262,7 @@ impl<'a> Generator<'a> {
             _ => self.copy(step),
         }
         self.retire(step);
+        self.mark(step.next());
         self.after_stores(step);
     }
 
