@@ -175,6 +175,8 @@ const ROWS: &[Request] = &[
     opt(0, 50, "IP_UNICAST_IF"),
     opt(0, 51, "IP_LOCAL_PORT_RANGE"),
     opt(0, 52, "IP_PROTOCOL"),
+    opt(0, 41, "IP_MSFILTER"),
+    opt(0, 48, "MCAST_MSFILTER"),
     // IPPROTO_TCP
     opt(6, 1, "TCP_NODELAY"),
     opt(6, 2, "TCP_MAXSEG"),
@@ -211,6 +213,14 @@ const ROWS: &[Request] = &[
     opt(6, 34, "TCP_FASTOPEN_NO_COOKIE"),
     opt(6, 36, "TCP_INQ"),
     opt(6, 37, "TCP_TX_DELAY"),
+    opt(6, 43, "TCP_IS_MPTCP"),
+    opt(6, 44, "TCP_RTO_MAX_MS"),
+    opt(6, 45, "TCP_RTO_MIN_US"),
+    opt(6, 46, "TCP_DELACK_MAX_US"),
+    // SOL_MPTCP
+    opt(284, 1, "MPTCP_INFO"),
+    opt(284, 2, "MPTCP_TCPINFO"),
+    opt(284, 3, "MPTCP_SUBFLOW_ADDRS"),
     // IPPROTO_UDP
     opt(17, 1, "UDP_CORK"),
     opt(17, 100, "UDP_ENCAP"),
