@@ -24,9 +24,10 @@ fn random_programs() {
     while Instant::now() < end {
         let mut random = Random::new(seed);
         let low = random.one_in(2);
-        let code = code(&mut random);
+        let woven = random.one_in(2);
+        let code = if woven { woven_code(&mut random) } else { code(&mut random) };
         let program = Program::new(&world, &code, low, &mut random);
-        let limit = 1 + random.below(40);
+        let limit = 1 + random.below(if woven { 150 } else { 40 });
         let guard = Report { seed, program: &program };
         let run = check(&world, &program, limit);
         std::mem::forget(guard);
@@ -65,6 +66,82 @@ fn code(random: &mut Random) -> Vec<u8> {
         }
     }
     code
+}
+
+/// An instruction of a program, or a branch to another one.
+enum Item {
+    Bytes(Vec<u8>),
+    /// An opcode with a displacement of 4 bytes.
+    Branch(Vec<u8>, usize),
+}
+
+impl Item {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Branch(opcode, _) => opcode.len() + 4,
+        }
+    }
+}
+
+/// A program whose branches lead to its own instructions: loops, diamonds, calls.
+fn woven_code(random: &mut Random) -> Vec<u8> {
+    let count = 8 + random.below(24) as usize;
+    let items: Vec<Item> = (0..count).map(|_| item(random, count)).collect();
+    let starts: Vec<usize> =
+        items.iter().scan(0, |at, item| Some(std::mem::replace(at, *at + item.len()))).collect();
+    let mut code = Vec::new();
+    for item in &items {
+        match item {
+            Item::Bytes(bytes) => code.extend_from_slice(bytes),
+            Item::Branch(opcode, to) => {
+                code.extend_from_slice(opcode);
+                let distance = starts[*to] as i32 - (code.len() as i32 + 4);
+                code.extend_from_slice(&distance.to_le_bytes());
+            }
+        }
+    }
+    code
+}
+
+fn item(random: &mut Random, count: usize) -> Item {
+    let to = random.below(count as u64) as usize;
+    match random.below(12) {
+        0..=2 => Item::Branch(vec![0x0F, 0x80 | random.below(16) as u8], to),
+        3 => Item::Branch(vec![0xE9], to),
+        4 if random.one_in(2) => Item::Branch(vec![0xE8], to),
+        4 => Item::Bytes(vec![0xC3]),
+        _ => loop {
+            // Registers only, mostly: these programs are to run long.
+            let mut bytes = instruction(random);
+            if random.one_in(3) {
+                bytes = vec![
+                    0x48,
+                    random.pick(&[0x01, 0x29, 0x31, 0x39, 0x85, 0x89, 0x11]),
+                    0xC0 | random.next() as u8 & 0x3F,
+                ];
+                if bytes[2] & 7 == 4 {
+                    continue;
+                }
+            } else if random.one_in(3) {
+                // A store or a load around the stack pointer.
+                bytes = vec![
+                    0x48,
+                    random.pick(&[0x89, 0x8B, 0x01, 0x03]),
+                    0x44 | (random.next() as u8 & 0x18),
+                    0x24,
+                    random.next() as u8 & 0x78,
+                ];
+            }
+            let mut decoder = Decoder::with_ip(64, &bytes, 0, DecoderOptions::NONE);
+            let instr = decoder.decode();
+            let is_branch = instr.is_jcc_short_or_near() || instr.is_jmp_short_or_near();
+            if !is_branch && is_wanted(&instr, random) {
+                bytes.truncate(instr.len());
+                break Item::Bytes(bytes);
+            }
+        },
+    }
 }
 
 fn is_wanted(instr: &iced_x86::Instruction, random: &mut Random) -> bool {
