@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
-use ptrace::{Memory, PtraceEvent, Report, Running, Stopped};
+use ptrace::{Memory, PtraceEvent, Report, Stopped};
 use trace::{Event, Fact, Stop};
 
 use crate::api::RecordError;
@@ -28,7 +28,7 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
         tid: Tid(host.0),
         host,
         space: Rc::new(space),
-        run: Run::Running(Running::assume(host)),
+        run: Run::Running,
         pending: None,
         after: Registers::default(),
         raw: Registers::default(),

@@ -92,15 +92,16 @@ fn until_exec(tid: HostTid, prepared: &Prepared, report: &mut File) -> Result<St
     loop {
         let waited = wait_for(tid, 0)
             .map_err(|source| RecordError::System { what: "cannot wait for the command", source })?;
-        match waited.map(|waited| waited.report) {
+        let resumed = match waited.map(|waited| waited.report) {
             Some(Report::Event(PtraceEvent::Exec, stopped)) => return Ok(stopped),
-            Some(Report::Signal(signal, stopped)) => drop(stopped.cont(signal).map_err(lost)?),
-            Some(Report::Group(_, stopped)) => drop(stopped.listen().map_err(lost)?),
+            Some(Report::Signal(signal, stopped)) => stopped.cont(signal),
+            Some(Report::Group(_, stopped)) => stopped.listen(),
             Some(Report::Seccomp(stopped) | Report::Syscall(stopped) | Report::Event(_, stopped)) => {
-                drop(stopped.cont(0).map_err(lost)?);
+                stopped.cont(0)
             }
             Some(Report::Exited(_) | Report::Killed(..)) | None => return Err(failed(prepared, report)),
-        }
+        };
+        resumed.map_err(lost)?;
     }
 }
 

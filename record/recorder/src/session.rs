@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use guest::{SpaceId, TaskId};
-use ptrace::{Gone, HostTid, PtraceEvent, Report, Running, Stopped, Waited};
+use ptrace::{Gone, HostTid, PtraceEvent, Report, Stopped, Waited};
 use trace::{Event, Fact, Killed, Status, Stop, Summary, TraceWriter, WriteError};
 
 use crate::affinity::{self, Pinned};
@@ -243,7 +243,7 @@ impl Session {
             return Ok(());
         }
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
-        let run = std::mem::replace(&mut task.run, Run::Running(Running::assume(tid)));
+        let run = std::mem::replace(&mut task.run, Run::Running);
         let Run::Ready(stopped, resume) = run else { return Ok(()) };
         let resumed = match resume {
             Resume::Cont(signal) if task.filtered => stopped.cont_to_syscall(signal),
@@ -252,7 +252,7 @@ impl Session {
             Resume::Listen => stopped.listen(),
         };
         match resumed {
-            Ok(running) => task.run = Run::Running(running),
+            Ok(_running) => {}
             // Killed meanwhile: the wait tells.
             Err(gone) => tracing::debug!(%gone, "resumed a task that is gone"),
         }
@@ -333,7 +333,7 @@ impl Session {
                     return Ok(());
                 }
                 Err(StopError::Gone(gone)) if gone.errno == libc::ESRCH => {
-                    task.run = Run::Running(Running::assume(tid));
+                    task.run = Run::Running;
                     return Ok(());
                 }
                 Err(StopError::Gone(gone)) => return Err(RecordError::Bug { what: gone.to_string() }),

@@ -22,12 +22,12 @@ enum Disposition {
 }
 
 /// Where a signal landed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 enum Place {
     /// No user code ran since the task's last event.
     AfterEvent,
     /// At an instruction that raised it; the registers are those before that instruction.
-    Fault(Registers),
+    Fault(Box<Registers>),
     /// Somewhere in user code.
     Anywhere,
 }
@@ -54,10 +54,11 @@ pub(crate) fn on_signal(
 ) -> Result<Next, StopError> {
     let mut info = stopped.siginfo()?;
     let regs = stopped.registers()?;
-    if signal == libc::SIGSEGV && si_code(&info) == SI_KERNEL {
-        if let Some(kind) = trap::trapped(task, &regs) {
-            return trap::on_trapped(core, task, stopped, regs, kind);
-        }
+    if signal == libc::SIGSEGV
+        && si_code(&info) == SI_KERNEL
+        && let Some(kind) = trap::trapped(task, &regs)
+    {
+        return trap::on_trapped(core, task, stopped, regs, kind);
     }
     refuse_foreign_call(signal, &info)?;
     if let Some(original) = raised_again(task, signal, &info) {
@@ -66,18 +67,14 @@ pub(crate) fn on_signal(
     }
     let place = place(task, signal, &info, &regs);
     let disposition = disposition(task.host, signal);
-    let stop = match place {
-        Place::AfterEvent => Stop::None,
-        Place::Fault(_) => Stop::Fault,
+    let (stop, before) = match place {
+        Place::AfterEvent => (Stop::None, task.after),
+        Place::Fault(before) => (Stop::Fault, *before),
         Place::Anywhere if disposition == Disposition::Handler => {
             hold(core, task, signal, info);
             return Ok((stopped, Resume::Cont(0)));
         }
         Place::Anywhere => return Ok((stopped, Resume::Cont(signal))),
-    };
-    let before = match place {
-        Place::Fault(before) => before,
-        _ => task.after,
     };
     let mut event = Event {
         task: task.id,
@@ -132,7 +129,11 @@ fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers) -> Place 
         return Place::AfterEvent;
     }
     let raised = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
-    if raised && si_code(info) > 0 { Place::Fault(at_fault(task, signal, regs)) } else { Place::Anywhere }
+    if raised && si_code(info) > 0 {
+        Place::Fault(Box::new(at_fault(task, signal, regs)))
+    } else {
+        Place::Anywhere
+    }
 }
 
 /// The registers before an instruction that raised a signal: a breakpoint instruction is behind the pc already.
@@ -173,7 +174,7 @@ fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {
 }
 
 /// Raises the signals that were held back, at the entry of a system call.
-pub(crate) fn raise_held(_core: &Core, task: &mut Task) {
+pub(crate) fn raise_held(task: &mut Task) {
     for held in std::mem::take(&mut task.held) {
         // SAFETY: tgkill takes numbers only; the task is a stopped tracee, so its id is not reused.
         let result = unsafe { libc::syscall(libc::SYS_tgkill, task.host.0, task.host.0, held.signal) };

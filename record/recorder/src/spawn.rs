@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, Registers, Tid};
-use ptrace::{HostTid, Memory, PtraceEvent, Report, Running, Stopped};
+use ptrace::{HostTid, Memory, PtraceEvent, Report, Stopped};
 use trace::{Data, Event, Fact, MemWrite, SpawnInfo, Stop};
 
 use crate::api::RecordError;
@@ -129,7 +129,7 @@ fn first_stop(core: &mut Core, host: HostTid, parent: &Task) -> Result<(Run, Reg
         // Killed before it ran: it never uses these registers.
         report @ (Report::Exited(_) | Report::Killed(..)) => {
             core.early.insert(host, report);
-            Ok((Run::Running(Running::assume(host)), Registers { rax: 0, ..parent.after }))
+            Ok((Run::Running, Registers { rax: 0, ..parent.after }))
         }
         other => Err(StopError::bug(format!("a new task began with {other:?}"))),
     }

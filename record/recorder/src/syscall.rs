@@ -77,7 +77,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         core.sink.announce(task.id)?;
         return Ok((stopped, Resume::Cont(0)));
     }
-    signal::raise_held(core, task);
+    signal::raise_held(task);
     Ok((stopped, Resume::ToExit))
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class};
-use ptrace::{HostTid, Memory, Running, Stopped};
+use ptrace::{HostTid, Memory, Stopped};
 
 /// A recorded address space.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) enum Run {
     /// Stopped, and may go on when its turn comes.
     Ready(Stopped, Resume),
     /// Runs, or sleeps in the kernel.
-    Running(Running),
+    Running,
 }
 
 /// A system call between entry and return.
