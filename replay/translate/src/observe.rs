@@ -143,7 +143,8 @@ fn result(instr: &Instruction) -> Option<(u8, u8, i64)> {
     };
     match instr.mnemonic() {
         Mnemonic::Push | Mnemonic::Pop | Mnemonic::Pushfq | Mnemonic::Popfq | Mnemonic::Call => {
-            let pops_rsp = instr.mnemonic() == Mnemonic::Pop && instr.op0_register() == Register::RSP;
+            let pops_rsp =
+                instr.mnemonic() == Mnemonic::Pop && instr.op0_register().full_register() == Register::RSP;
             (!pops_rsp).then(|| (RSP, RSP, i64::from(instr.stack_pointer_increment())))
         }
         Mnemonic::Add | Mnemonic::Sub => {
