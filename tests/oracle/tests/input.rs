@@ -47,14 +47,18 @@ fn commands_that_cannot_run() {
 #[test]
 fn foreign_executables() {
     let scratch = tempfile::tempdir().unwrap();
-    let mut elf = fs::read("/bin/true").unwrap();
-    for (name, at, value, word) in [("arm", 18, 183u8, "x86-64"), ("elf32", 4, 1, "32-bit")] {
-        let old = std::mem::replace(&mut elf[at], value);
+    let native = fs::read("/bin/true").unwrap();
+    let kinds: [(&str, &[(usize, u8)], &str); 2] =
+        [("arm", &[(18, 183)], "x86-64"), ("i386", &[(4, 1), (18, 3)], "32-bit")];
+    for (name, changes, word) in kinds {
+        let mut elf = native.clone();
+        for &(at, value) in changes {
+            elf[at] = value;
+        }
         let path = scratch.path().join(name);
         fs::write(&path, &elf).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         refused(&record(&scratch.path().join("t"), &[path.to_str().unwrap()]), 126, &[word]);
-        elf[at] = old;
     }
 }
 
