@@ -12,6 +12,12 @@ use crate::table::build::*;
 /// `ioctl(fd, request, argp)`.
 pub(crate) static IOCTL: Requests = Requests { call: "ioctl", key: Key::Arg(1), rest: 2, rows: &[ROWS] };
 
+/// The old interface to wireless cards.
+const fn wireless(value: u64, name: &'static str) -> Request {
+    req(value, name, &[hex("argp")])
+        .emulate(Errno::EOPNOTSUPP, "its commands fill buffers of their own; programs use netlink instead")
+}
+
 const BRIDGES: &str = "its commands fill buffers of their own; programs use netlink instead";
 
 const ROWS: &[Request] = &[
@@ -135,7 +141,28 @@ const ROWS: &[Request] = &[
     req(0x8948, "SIOCGMIIREG", &[both("argp", IFREQ)]),
     req(0x8946, "SIOCETHTOOL", &[hex("argp")])
         .emulate(Errno::EOPNOTSUPP, "its commands fill structures of their own"),
-    req(0x8b01, "SIOCGIWNAME", &[both("argp", IFREQ)]),
+    wireless(0x8b01, "SIOCGIWNAME"),
+    wireless(0x8b03, "SIOCGIWNWID"),
+    wireless(0x8b05, "SIOCGIWFREQ"),
+    wireless(0x8b07, "SIOCGIWMODE"),
+    wireless(0x8b09, "SIOCGIWSENS"),
+    wireless(0x8b0b, "SIOCGIWRANGE"),
+    wireless(0x8b0d, "SIOCGIWPRIV"),
+    wireless(0x8b0f, "SIOCGIWSTATS"),
+    wireless(0x8b11, "SIOCGIWSPY"),
+    wireless(0x8b13, "SIOCGIWTHRSPY"),
+    wireless(0x8b15, "SIOCGIWAP"),
+    wireless(0x8b17, "SIOCGIWAPLIST"),
+    wireless(0x8b19, "SIOCGIWSCAN"),
+    wireless(0x8b1b, "SIOCGIWESSID"),
+    wireless(0x8b1d, "SIOCGIWNICKN"),
+    wireless(0x8b21, "SIOCGIWRATE"),
+    wireless(0x8b23, "SIOCGIWRTS"),
+    wireless(0x8b25, "SIOCGIWFRAG"),
+    wireless(0x8b27, "SIOCGIWTXPOW"),
+    wireless(0x8b29, "SIOCGIWRETRY"),
+    wireless(0x8b2b, "SIOCGIWENCODE"),
+    wireless(0x8b2d, "SIOCGIWPOWER"),
     req(0x8940, "SIOCGIFBR", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, BRIDGES),
     req(0x8941, "SIOCSIFBR", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, BRIDGES),
     req(0x89a0, "SIOCBRADDBR", &[text("name")]),
