@@ -5,7 +5,7 @@
 
 use super::{Key, Request, Requests, request as req};
 use crate::errno::Errno;
-use crate::row::{Hand, Struct};
+use crate::row::{Arg, Hand, Struct};
 use crate::structs::*;
 use crate::table::build::*;
 
@@ -14,7 +14,8 @@ pub(crate) static IOCTL: Requests = Requests { call: "ioctl", key: Key::Arg(1), 
 
 /// The old interface to wireless cards.
 const fn wireless(value: u64, name: &'static str) -> Request {
-    req(value, name, &[hex("argp")])
+    const ARGUMENT: &[Arg] = &[hex("argp")];
+    req(value, name, ARGUMENT)
         .emulate(Errno::EOPNOTSUPP, "its commands fill buffers of their own; programs use netlink instead")
 }
 
