@@ -18,7 +18,7 @@ use trace::Trace;
 
 use crate::args;
 use crate::exit::{Class, Classify, Failure};
-use crate::{replay, scratch::Scratch, traces};
+use crate::{replay, scratch::Scratch, signals, traces};
 
 /// `backstory gdb`
 pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
@@ -33,6 +33,7 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     let script = write_script(scratch.path(), &sysroot)?;
+    signals::leave_interrupts_to_children();
     let status = Command::new(gdb).args(gdb_arguments(&script, &socket, &trace, &args.gdb_args)).status();
     // The server ends when gdb's connection does.
     let _ = server.kill();

@@ -5,7 +5,7 @@
 //!
 //! - `args`: the command line
 //! - `exit`: exit codes and the error that carries one
-//! - `sigpipe`: writing to a pipe whose reader has gone
+//! - `signals`: signal dispositions
 //! - `traces`: finding and opening recordings
 //! - `record`, `replay`, `indexing`, `query` and `shell`, `why`, `gdb`, `demo`: a subcommand each
 //! - `manage`: `ls`, `info`, `rm`, `check`
@@ -23,7 +23,7 @@ mod record;
 mod replay;
 mod scratch;
 mod shell;
-mod sigpipe;
+mod signals;
 mod text;
 mod traces;
 mod why;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     };
     let filter = EnvFilter::try_from_env("BACKSTORY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
-    sigpipe::restore_for(&cli.command);
+    signals::restore_for(&cli.command);
     run(cli.command).unwrap_or_else(|error| exit::report(&error))
 }
 

@@ -54,8 +54,8 @@ fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionErr
                 }
             }
             GdbStubStateMachine::CtrlCInterrupt(stub) => {
-                let reason = signal(session, Signal::SIGINT);
-                stub.interrupt_handled(session, Some(reason))?
+                // It came too late: what it was meant for had stopped by itself.
+                stub.interrupt_handled(session, None::<MultiThreadStopReason<u64>>)?
             }
             GdbStubStateMachine::Disconnected(_) => return Ok(()),
         };

@@ -1,5 +1,5 @@
-//! SIGPIPE. The language's runtime ignores it before `main`; a filter at the end of a pipe must die of it quietly, and a
-//! recorded command must find it as our caller had set it.
+//! Signal dispositions of this process. The language's runtime ignores SIGPIPE before `main`; a filter at the end of a pipe
+//! must die of it quietly, and a recorded command must find it as our caller had set it. Ctrl-C is for gdb, while it runs.
 
 #![expect(unsafe_code, reason = "a constructor that runs before the runtime, and signal(2)")]
 
@@ -37,4 +37,16 @@ pub(crate) fn restore_for(command: &Command) {
     let disposition = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
     // SAFETY: sets a disposition that runs no code of ours; no other thread exists yet.
     unsafe { libc::signal(libc::SIGPIPE, disposition) };
+}
+
+/// Leaves SIGINT and SIGQUIT from the terminal to the children in the foreground, in whom their dispositions are the
+/// default ones again.
+pub(crate) fn leave_interrupts_to_children() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int);
+    for signo in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: the handler does nothing, so it may run at any time; execve resets a handler, where it would keep an
+        // ignored signal ignored.
+        unsafe { libc::signal(signo, handler as libc::sighandler_t) };
+    }
 }
