@@ -149,10 +149,7 @@ fn special_of(code: Code) -> Option<Kind> {
             Kind::State(StateImage::XSave)
         }
         Mnemonic::Xsavec | Mnemonic::Xsavec64 => Kind::State(StateImage::XSaveCompact),
-        Mnemonic::Xbegin => match code {
-            Code::Xbegin_rel32 => Kind::Xbegin,
-            _ => Kind::Refuse,
-        },
+        Mnemonic::Xbegin => Kind::Xbegin,
         Mnemonic::Mov
             if matches!(code, Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16) =>
         {

@@ -238,7 +238,7 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
     let instr = decoder.decode();
     if instr.is_invalid() {
         return match decoder.last_error() {
-            DecoderError::NoMoreBytes if bytes.len() < 15 => {
+            DecoderError::NoMoreBytes if bytes.len() < 15 && may_go_on(bytes) => {
                 Found::Refused(Refusal::Unreadable { pc, addr: pc.wrapping_add(bytes.len() as u64) })
             }
             _ => Found::Stop(ExitKind::Raises(Signal::Illegal), bytes.len().min(15) as u64),
@@ -293,6 +293,16 @@ fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFacto
         }
     }
     Found::Step(Box::new(step), uses)
+}
+
+/// Whether bytes at the end of a mapping are the beginning of an instruction. The decoder wants more bytes even where none could
+/// make one.
+fn may_go_on(bytes: &[u8]) -> bool {
+    [0x00, 0x40, 0xC0, 0xFF].into_iter().any(|filler| {
+        let mut whole = bytes.to_vec();
+        whole.resize(16, filler);
+        !Decoder::with_ip(64, &whole, 0, DecoderOptions::NONE).decode().is_invalid()
+    })
 }
 
 /// Whether an instruction has an operand size prefix that no REX.W overrules.

@@ -26,7 +26,7 @@ pub(crate) enum Flags {
 pub(crate) struct Cache<'a> {
     world: &'a World,
     program: &'a Program,
-    mode: Mode,
+    pub(crate) mode: Mode,
     runtime: Runtime,
     pub(crate) blocks: Vec<Translated>,
     places: Vec<(CacheAddr, CacheAddr)>,
@@ -39,6 +39,8 @@ pub(crate) struct Cache<'a> {
     pub(crate) stops: u64,
     /// The whole log.
     pub(crate) log: Vec<u8>,
+    /// Where contents of string stores must end.
+    pub(crate) bulk_limit: u64,
     /// A new budget whenever one is used up (and the log is then thrown away).
     pub(crate) refill: Option<u64>,
     refilled: i64,
@@ -86,6 +88,7 @@ impl<'a> Cache<'a> {
             stops: 0,
             log: Vec::new(),
             gave_up: false,
+            bulk_limit: LOG + LOG_LEN as u64 / 2,
             refill: None,
             refilled: 0,
         }
@@ -361,7 +364,7 @@ impl<'a> Cache<'a> {
     fn reset_log(&self) {
         let page = self.world.page();
         page.log_next = LOG;
-        page.log_bulk_limit = LOG + LOG_LEN as u64 / 2;
+        page.log_bulk_limit = self.bulk_limit;
     }
 
     fn drain(&mut self) {

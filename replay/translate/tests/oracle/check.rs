@@ -18,21 +18,34 @@ const FLAGS: u64 = 0xCD5;
 /// Runs `program` natively for at most `limit` instructions, and translated in every mode; panics on a difference.
 #[track_caller]
 pub(crate) fn check(world: &World, program: &Program, limit: u64) -> Run {
+    check_with(world, program, limit, &|_| ())
+}
+
+/// The same with a cache set up in some way.
+#[track_caller]
+pub(crate) fn check_with(
+    world: &World,
+    program: &Program,
+    limit: u64,
+    set_up: &dyn Fn(&mut Cache<'_>),
+) -> Run {
     let mut trace = Vec::new();
     let expected = native::run(world, program, limit, &mut trace);
     let rewritten = world.bytes(program.code_base(), CODE_LEN) != program.padded_code();
     for mode in MODES {
-        check_mode(world, program, mode, rewritten, &expected, &trace);
+        let mut cache = Cache::new(world, program, mode);
+        cache.self_check = rewritten;
+        set_up(&mut cache);
+        check_mode(program, cache, rewritten, &expected, &trace);
     }
     expected
 }
 
 #[track_caller]
-fn check_mode(world: &World, program: &Program, mode: Mode, rewritten: bool, expected: &Run, trace: &[Step]) {
+fn check_mode(program: &Program, mut cache: Cache<'_>, rewritten: bool, expected: &Run, trace: &[Step]) {
+    let mode = cache.mode;
     // Where the native run ended by itself, there is budget left over.
     let budget = expected.count + if expected.outcome == Outcome::Budget { 0 } else { 1000 };
-    let mut cache = Cache::new(world, program, mode);
-    cache.self_check = rewritten;
     let (actual, flags) = cache.run(budget);
     // Rewritten code may hold a `popf` that sets the trap flag, which is not supported.
     if cache.gave_up || (rewritten && actual.outcome == Outcome::Fault(libc::SIGTRAP)) {

@@ -8,6 +8,7 @@ extern crate backstory_translate as translate;
 mod cache;
 mod cases;
 mod check;
+mod edges;
 mod fuzz;
 mod native;
 mod program;
