@@ -17,12 +17,12 @@ use crate::request::Request;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counting {
     /// At entry, by `sub` and a jump on its sign.
-    AtEntry,
+    Entry,
     /// At entry, leaving flags alone.
-    AtEntryKeepingFlags,
+    EntryKeepingFlags,
     /// The budget is compared at entry; each way out subtracts what has run: on the longest path by `sub` before step `at`, or, where
     /// there is none, at its end without touching flags.
-    AtExits { at: Option<usize> },
+    Exits { at: Option<usize> },
 }
 
 impl Generator<'_> {
@@ -35,7 +35,7 @@ impl Generator<'_> {
         let keeps = self.request.mode.exact();
         let dead = !keeps && flags_are_dead(self.request, plan, 0, &mut self.looked_at);
         let Some(last_side) = last_side else {
-            self.counting = if dead { Counting::AtEntry } else { Counting::AtEntryKeepingFlags };
+            self.counting = if dead { Counting::Entry } else { Counting::EntryKeepingFlags };
             return self.count_at_entry(dead);
         };
         // After the last step only where no branch is to follow.
@@ -46,7 +46,7 @@ impl Generator<'_> {
         } else {
             after.find(|&p| flags_are_dead(self.request, plan, p, &mut self.looked_at))
         };
-        self.counting = Counting::AtExits { at };
+        self.counting = Counting::Exits { at };
         let out = self.cold.here();
         self.exit_here(ExitKind::Budget, self.request.pc);
         let counter = self.counter();
@@ -135,7 +135,7 @@ impl Generator<'_> {
 
     /// Before step `position` of the longest path: counts here if this is the place.
     pub(crate) fn count_before(&mut self, position: usize) {
-        if self.counting == (Counting::AtExits { at: Some(position) }) {
+        if self.counting == (Counting::Exits { at: Some(position) }) {
             self.subtract_clobbering(self.longest);
             self.subtracted = self.longest;
         }
@@ -147,8 +147,8 @@ impl Generator<'_> {
             return;
         }
         match self.counting {
-            Counting::AtExits { at: Some(_) } => self.subtract_clobbering(self.longest),
-            Counting::AtExits { at: None } => self.subtract_keeping_flags(self.longest),
+            Counting::Exits { at: Some(_) } => self.subtract_clobbering(self.longest),
+            Counting::Exits { at: None } => self.subtract_keeping_flags(self.longest),
             _ => return,
         }
         self.subtracted = self.longest;

@@ -106,7 +106,7 @@ impl<'a> Generator<'a> {
             chain: None,
             longest: plan.steps.len() as u32,
             subtracted: 0,
-            counting: Counting::AtEntry,
+            counting: Counting::Entry,
             sides: Vec::new(),
             paths: Vec::new(),
             retired: 0,

@@ -231,9 +231,9 @@ fn bulk(slot: &Slot, number: u32, fixed: &[u8], after: &[u8], sink: &mut impl Si
     match slot.contents {
         _ if len == 0 => {}
         Contents::State(image) => {
-            for range in image_ranges(image, contents) {
-                let addr = GuestAddr(first.wrapping_add(range.start as u64));
-                sink.store(number, addr, &contents[range]);
+            for (from, to) in image_ranges(image, contents) {
+                let addr = GuestAddr(first.wrapping_add(from as u64));
+                sink.store(number, addr, contents.get(from..to)?);
             }
         }
         _ => sink.store(number, GuestAddr(first), contents),
@@ -248,27 +248,27 @@ fn bulk_first(slot: &Slot, start: u64, end: u64) -> u64 {
 
 /// Which bytes of a state image its instruction wrote. For `xsave` by the image's own header: a component that is in its initial
 /// state, or was not asked for, is left out.
-fn image_ranges(image: StateImage, contents: &[u8]) -> Vec<std::ops::Range<usize>> {
-    let whole = 0..contents.len();
+fn image_ranges(image: StateImage, contents: &[u8]) -> Vec<(usize, usize)> {
+    let whole = vec![(0, contents.len())];
     let header = match image {
-        StateImage::Whole => return vec![whole],
-        StateImage::FxSave => return vec![0..contents.len().min(416)],
+        StateImage::Whole => return whole,
+        StateImage::FxSave => return vec![(0, contents.len().min(416))],
         StateImage::XSave | StateImage::XSaveCompact => contents.get(512..520),
     };
-    let Some(header) = header else { return vec![whole] };
+    let Some(header) = header else { return whole };
     let mut ranges = Vec::new();
     if header[0] & 1 != 0 {
-        ranges.extend([0..24, 32..160]);
+        ranges.extend([(0, 24), (32, 160)]);
     }
     if header[0] & 6 != 0 {
-        ranges.push(24..32);
+        ranges.push((24, 32));
     }
     if header[0] & 2 != 0 {
-        ranges.push(160..416);
+        ranges.push((160, 416));
     }
-    ranges.push(if image == StateImage::XSave { 512..520 } else { 512..528 });
+    ranges.push((512, if image == StateImage::XSave { 520 } else { 528 }));
     if header[0] & !3 != 0 || header[1..].iter().any(|&byte| byte != 0) {
-        ranges.push(576..contents.len());
+        ranges.push((576, contents.len()));
     }
     ranges
 }

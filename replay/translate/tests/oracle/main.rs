@@ -3,6 +3,8 @@
 //!
 //! `BACKSTORY_FUZZ_SECONDS=n` lets the fuzzer run longer, `BACKSTORY_FUZZ_SEED=n` elsewhere.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
 extern crate backstory_translate as translate;
 
 mod cache;

@@ -57,7 +57,7 @@ fn is_narrow(bytes: &[u8]) -> bool {
     let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF0 | 0xF2 | 0xF3);
     let prefixes = &bytes[..bytes.iter().position(|byte| !is_prefix(byte)).unwrap_or(0)];
     // A REX prefix counts only right before the opcode.
-    prefixes.contains(&0x66) && !prefixes.last().is_some_and(|byte| byte & 0xF8 == 0x48)
+    prefixes.contains(&0x66) && prefixes.last().is_none_or(|byte| byte & 0xF8 != 0x48)
 }
 
 /// Instructions of class `Emulate` that the processor runs after all.

@@ -1,14 +1,17 @@
 //! What it costs: ratios to the same code run natively, side by side, in processor time. `BACKSTORY_SPEED=n` makes the runs n times
 //! longer; without it they only show that nothing is grossly slow.
 
+use std::collections::BTreeSet;
+
+use guest::GuestAddr;
 use iced_x86::code_asm::*;
-use translate::Mode;
 use translate::log::{MAX_BYTES_PER_INSTRUCTION, Sink, walk};
+use translate::{BlockId, Bytes, CacheAddr, DEFAULT_LAYOUT, Mode, Request, translate};
 
 use crate::cache::Cache;
 use crate::check::MODES;
 use crate::program::{Program, Random};
-use crate::world::{CODE, LOG_LEN, World};
+use crate::world::{CODE, COLD, HOT, LOG_LEN, World};
 
 /// The budget for which the log has room.
 const SLICE: u64 = LOG_LEN as u64 / 2 / MAX_BYTES_PER_INSTRUCTION;
@@ -126,7 +129,7 @@ fn ratios_to_native() {
         let program = Program::new(&world, &code, false, &mut Random::new(1));
         let native = native_seconds(&world, &program);
         let mut line = format!("{name:9} native {native:.3}s");
-        for mode in MODES.into_iter().take(if std::env::var_os("PLAIN").is_some() { 1 } else { 4 }) {
+        for mode in MODES {
             let mut cache = Cache::new(&world, &program, mode);
             cache.refill = Some(if mode.logs() { SLICE } else { 1 << 30 });
             let before = world.cpu_time();
@@ -187,4 +190,50 @@ fn walking_a_log() {
         cache.log.len() as f64 / SLICE as f64
     );
     assert!(totals.blocks > 0 && totals.bytes > 0);
+}
+
+/// Real code: this test's own, block after block.
+#[test]
+fn translating() {
+    let file = std::fs::read("/proc/self/exe").unwrap();
+    let entry = u64::from_le_bytes(file[24..32].try_into().unwrap());
+    let bytes = &file[(entry & !0xFFF) as usize..][..200_000 * rounds().min(4) as usize];
+    for mode in MODES {
+        let (mut blocks, mut instructions, mut code, mut cold) = (0u32, 0u64, 0usize, 0usize);
+        let start = std::time::Instant::now();
+        let mut pc = CODE;
+        while pc < CODE + bytes.len() as u64 - 64 {
+            let request = Request {
+                pc: GuestAddr(pc),
+                code: &Bytes { start: GuestAddr(CODE), bytes },
+                hot: CacheAddr(HOT),
+                cold: CacheAddr(COLD),
+                mode,
+                id: BlockId(blocks),
+                limit: None,
+                breakpoints: &BTreeSet::new(),
+                self_check: false,
+                layout: &DEFAULT_LAYOUT,
+                xsave_size: 832,
+            };
+            let Ok(block) = translate(&request) else {
+                pc += 1;
+                continue;
+            };
+            blocks += 1;
+            instructions += u64::from(block.instructions());
+            code += block.code.len();
+            cold += block.cold.len();
+            pc = block.sources[0].end.0.max(pc + 1);
+        }
+        let micros = start.elapsed().as_secs_f64() * 1e6;
+        println!(
+            "{mode:?}: {blocks} blocks of {:.1} instructions in {:.2} us each; {:.0} bytes hot, {:.0} cold",
+            instructions as f64 / f64::from(blocks),
+            micros / f64::from(blocks),
+            code as f64 / f64::from(blocks),
+            cold as f64 / f64::from(blocks)
+        );
+        assert!(blocks > 1000);
+    }
 }

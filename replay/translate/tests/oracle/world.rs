@@ -20,6 +20,8 @@ pub(crate) const COLD: u64 = 0x5555_1200_0000;
 pub(crate) const LOW_HOT: u64 = 0x3000_0000;
 pub(crate) const LOW_COLD: u64 = 0x3200_0000;
 pub(crate) const ARENA_LEN: usize = 0x0010_0000;
+/// Small, as the addresses that random programs make are low ones.
+const LOW_ARENA_LEN: usize = 0x1_0000;
 pub(crate) const LOG: u64 = 0x1234_5678_0000;
 pub(crate) const LOG_LEN: usize = 0x0400_0000;
 
@@ -61,8 +63,8 @@ impl World {
             (LOW_CODE, CODE_LEN, RWX),
             (HOT, ARENA_LEN, RWX),
             (COLD, ARENA_LEN, RWX),
-            (LOW_HOT, ARENA_LEN, RWX),
-            (LOW_COLD, ARENA_LEN, RWX),
+            (LOW_HOT, LOW_ARENA_LEN, RWX),
+            (LOW_COLD, LOW_ARENA_LEN, RWX),
             (LOG, LOG_LEN, RW),
         ];
         for (at, len, prot) in regions {
@@ -77,6 +79,7 @@ impl World {
     }
 
     /// Shared memory. The child is stopped whenever the test runs.
+    #[expect(clippy::mut_from_ref, reason = "it belongs to the child as much as to this value")]
     pub(crate) fn bytes(&self, at: u64, len: usize) -> &mut [u8] {
         assert!(
             self.regions.iter().any(|&(start, size)| start <= at && at + len as u64 <= start + size as u64)
@@ -85,6 +88,7 @@ impl World {
         unsafe { std::slice::from_raw_parts_mut(at as *mut u8, len) }
     }
 
+    #[expect(clippy::mut_from_ref, reason = "it belongs to the child as much as to this value")]
     pub(crate) fn page(&self) -> &mut EnginePage {
         // SAFETY: mapped, aligned, any bit pattern is valid; the child is stopped.
         unsafe { &mut *(u64::from(LAYOUT.page) as *mut EnginePage) }
