@@ -86,7 +86,10 @@ pub(crate) fn symbol(scratch: &Path, trace: &Trace, name: &str) -> guest::GuestA
     let line = text.lines().find(|line| line.ends_with(&format!(" {name}"))).unwrap();
     let value = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
     let first = trace.event(guest::EventId(0)).unwrap();
-    let is_program = |op: &&trace::MapOp| matches!(op, trace::MapOp::Map { name, .. } if name.ends_with("/guest"));
-    let Some(trace::MapOp::Map { range, .. }) = first.maps.iter().find(is_program) else { panic!("no program") };
+    let is_program =
+        |op: &&trace::MapOp| matches!(op, trace::MapOp::Map { name, .. } if name.ends_with("/guest"));
+    let Some(trace::MapOp::Map { range, .. }) = first.maps.iter().find(is_program) else {
+        panic!("no program")
+    };
     range.start.wrapping_add(value)
 }

@@ -1,0 +1,8 @@
+//! Real recordings replayed, and altered ones found out.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
+extern crate backstory_replayer as replayer;
+
+mod altered;
+mod recorded;
+mod whole;
