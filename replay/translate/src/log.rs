@@ -129,8 +129,7 @@ impl BlockLog {
 
     /// How many bytes of a record hold the slots of the first `instructions` instructions, or `None` when it is all of them.
     fn bytes_before(&self, instructions: u32) -> Option<u32> {
-        let next = self.slots.get(self.slots_before(instructions).len())?;
-        next.first_byte()
+        self.slots[self.slots_before(instructions).len()..].iter().find_map(Slot::first_byte)
     }
 }
 
@@ -350,5 +349,136 @@ fn bulk_body(
     record.resize(from + len.next_multiple_of(4), 0);
     if len > 0 {
         contents(GuestAddr(bulk_first(slot, start, end)), &mut record[from..from + len]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{StringOp, Terminator};
+
+    /// Everything as text, one line a row.
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl Sink for Lines {
+        fn block(&mut self, id: BlockId, path: u32, instructions: u32) {
+            self.0.push(format!("block {} path {path} ran {instructions}", id.0));
+        }
+
+        fn store(&mut self, slot: u32, addr: GuestAddr, bytes: &[u8]) {
+            self.0.push(format!("slot {slot} at {addr}: {bytes:02x?}"));
+        }
+    }
+
+    fn path(instructions: u32, slots: u32, log_bytes: u32) -> Path {
+        Path { instructions, slots, log_bytes, end: Terminator::Return }
+    }
+
+    fn slot(instruction: u32, size: u32, address: Address, contents: Contents, condition: Condition) -> Slot {
+        Slot { instruction, size, address, contents, condition }
+    }
+
+    /// Block 0: a logged store, one derived from it, a conditional one, a masked one; a side path after the first two. Block 1: a
+    /// string store.
+    fn blocks() -> Vec<BlockLog> {
+        let logged = |at| Address::Logged { at };
+        let slots = vec![
+            slot(0, 4, logged(0), Contents::Logged { at: 8 }, Condition::Always),
+            slot(1, 2, Address::Derived { slot: 0, delta: -8 }, Contents::Fixed(0xBEEF), Condition::Always),
+            slot(3, 1, Address::Fixed(0x77), Contents::Logged { at: 12 }, Condition::Logged { at: 16 }),
+            slot(4, 8, logged(20), Contents::Logged { at: 28 }, Condition::Mask { at: 36, element: 2 }),
+        ];
+        let string = slot(0, 2, logged(0), Contents::String(StringOp::Fill), Condition::Always);
+        vec![
+            BlockLog { paths: vec![path(6, 4, 44), path(3, 2, 12)], slots },
+            BlockLog { paths: vec![path(1, 1, 20)], slots: vec![string] },
+        ]
+    }
+
+    fn words(parts: &[&[u8]]) -> Vec<u8> {
+        parts.concat()
+    }
+
+    #[track_caller]
+    fn check(log: &[u8], expected: &[&str]) {
+        let mut lines = Lines::default();
+        walk(log, &blocks(), &mut lines).unwrap();
+        assert_eq!(lines.0, expected);
+    }
+
+    #[test]
+    fn paths_and_conditions() {
+        let addr = 0x1000u64.to_le_bytes();
+        let long = words(&[
+            &[0, 0, 0, 0],
+            &addr,
+            &[1, 2, 3, 4],
+            &[9, 0, 0, 0],
+            &[1, 0, 0, 0],
+            &0x2000u64.to_le_bytes(),
+            &[1, 2, 3, 4, 5, 6, 7, 8],
+            &0b1011u64.to_le_bytes(),
+        ]);
+        let side = words(&[&[1, 0, 0, 0], &addr, &[5, 6, 7, 8]]);
+        let log = [long.as_slice(), &side].concat();
+        check(
+            &log,
+            &[
+                "block 0 path 0 ran 6",
+                "slot 0 at 0x1000: [01, 02, 03, 04]",
+                "slot 1 at 0xff8: [ef, be]",
+                "slot 2 at 0x77: [09]",
+                "slot 3 at 0x2000: [01, 02, 03, 04]",
+                "slot 3 at 0x2006: [07, 08]",
+                "block 0 path 1 ran 3",
+                "slot 0 at 0x1000: [05, 06, 07, 08]",
+                "slot 1 at 0xff8: [ef, be]",
+            ],
+        );
+        for cut in 1..log.len() {
+            let bad = walk(&log[..cut], &blocks(), &mut Lines::default());
+            let whole = cut == long.len();
+            assert_eq!(bad.is_ok(), whole, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_faults_ended() {
+        let addr = 0x1000u64.to_le_bytes();
+        let log = words(&[&[15, 0, 0, 0], &[1, 0, 0, 0], &addr, &[1, 2, 3, 4], &[15, 0, 0, 0], &[0; 4]]);
+        check(
+            &log,
+            &["block 0 path 15 ran 1", "slot 0 at 0x1000: [01, 02, 03, 04]", "block 0 path 15 ran 0"],
+        );
+    }
+
+    #[test]
+    fn string_stores_up_and_down() {
+        let record = |start: u64, end: u64, contents: &[u8]| {
+            let mut padded = contents.to_vec();
+            padded.resize(contents.len().next_multiple_of(4), 0xEE);
+            let len = (contents.len() as u32).to_le_bytes();
+            words(&[&[16, 0, 0, 0], &start.to_le_bytes(), &end.to_le_bytes(), &len, &padded])
+        };
+        let log = [record(0x100, 0x106, &[1; 6]), record(0x100, 0xFC, &[2; 4]), record(5, 5, &[])].concat();
+        check(
+            &log,
+            &[
+                "block 1 path 0 ran 1",
+                "slot 0 at 0x100: [01, 01, 01, 01, 01, 01]",
+                "block 1 path 0 ran 1",
+                "slot 0 at 0xfe: [02, 02, 02, 02]",
+                "block 1 path 0 ran 1",
+            ],
+        );
+    }
+
+    #[test]
+    fn bad_logs_are_refused() {
+        let walked = |log: &[u8]| walk(log, &blocks(), &mut Lines::default());
+        assert_eq!(walked(&[0x20, 0, 0, 0]), Err(BadLog::UnknownBlock { at: 0, id: 2 }));
+        assert_eq!(walked(&[2, 0, 0, 0]), Err(BadLog::UnknownPath { at: 0, id: 0, path: 2 }));
+        assert_eq!(walked(&[1, 0]), Err(BadLog::Truncated { at: 0 }));
     }
 }

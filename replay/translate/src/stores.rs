@@ -92,10 +92,11 @@ pub(crate) fn stores(
     xsave_size: u32,
 ) -> Result<Vec<Store>, &'static str> {
     let mut found = Vec::new();
+    // Before anything else: the decoder does not know all of these to store.
+    refuse_unknown_extents(instr)?;
     if !info.used_memory().iter().any(|memory| is_write(memory.access())) {
         return Ok(found);
     }
-    refuse_unknown_extents(instr)?;
     let written = registers(info, is_write);
     for memory in info.used_memory().iter().filter(|memory| is_write(memory.access())) {
         let before = operand(instr, memory)?;
@@ -143,7 +144,9 @@ fn refuse_unknown_extents(instr: &Instruction) -> Result<(), &'static str> {
         Mnemonic::Enter if instr.immediate8_2nd() & 31 != 0 => Err("nested frames"),
         Mnemonic::Clzero => Err("a whole cache line"),
         Mnemonic::Tilestored | Mnemonic::Sttilecfg => Err("tiles"),
-        _ if instr.op_mask() != Register::None => Err("a store under an opmask"),
+        _ if instr.op_mask() != Register::None && instr.op0_kind() == OpKind::Memory => {
+            Err("a store under an opmask")
+        }
         _ => Ok(()),
     }
 }

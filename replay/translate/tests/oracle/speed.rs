@@ -11,7 +11,7 @@ use translate::{BlockId, Bytes, CacheAddr, DEFAULT_LAYOUT, Mode, Request, transl
 use crate::cache::Cache;
 use crate::check::MODES;
 use crate::program::{Program, Random};
-use crate::world::{CODE, COLD, HOT, LOG_LEN, World};
+use crate::world::{CODE, COLD, HOT, LOG_LEN, World, own_cpu_time};
 
 /// The budget for which the log has room.
 const SLICE: u64 = LOG_LEN as u64 / 2 / MAX_BYTES_PER_INSTRUCTION;
@@ -179,11 +179,11 @@ fn walking_a_log() {
     cache.run(SLICE);
     let blocks = cache.block_logs();
     let mut totals = Totals::default();
-    let start = std::time::Instant::now();
+    let start = own_cpu_time();
     for _ in 0..20 {
         walk(&cache.log, &blocks, &mut totals).unwrap();
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = (own_cpu_time() - start).as_secs_f64();
     println!(
         "{:.1} M blocks/s, {:.1} bytes of log per instruction",
         totals.blocks as f64 / seconds / 1e6,
@@ -200,7 +200,7 @@ fn translating() {
     let bytes = &file[(entry & !0xFFF) as usize..][..200_000 * rounds().min(4) as usize];
     for mode in MODES {
         let (mut blocks, mut instructions, mut code, mut cold) = (0u32, 0u64, 0usize, 0usize);
-        let start = std::time::Instant::now();
+        let start = own_cpu_time();
         let mut pc = CODE;
         while pc < CODE + bytes.len() as u64 - 64 {
             let request = Request {
@@ -226,7 +226,7 @@ fn translating() {
             cold += block.cold.len();
             pc = block.sources[0].end.0.max(pc + 1);
         }
-        let micros = start.elapsed().as_secs_f64() * 1e6;
+        let micros = (own_cpu_time() - start).as_secs_f64() * 1e6;
         println!(
             "{mode:?}: {blocks} blocks of {:.1} instructions in {:.2} us each; {:.0} bytes hot, {:.0} cold",
             instructions as f64 / f64::from(blocks),

@@ -175,6 +175,17 @@ impl Drop for World {
     }
 }
 
+/// Processor time this thread has used.
+pub(crate) fn own_cpu_time() -> Duration {
+    // SAFETY: all zeroes is a valid timespec, and the pointer is to a local.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        assert_eq!(libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time), 0);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// A stopped child on the same processor as this thread: stops across processors are far dearer.
 fn fork_traced() -> libc::pid_t {
     // SAFETY: plain system calls; the child calls nothing but async-signal-safe functions.
