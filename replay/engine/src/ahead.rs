@@ -119,6 +119,7 @@ impl Space {
         pc: GuestAddr,
         limit: NonZeroU32,
     ) -> Result<Rc<Block>, Missing> {
+        Rc::make_mut(&mut self.code).drop_once();
         let (arena, block) = self.translate_one(mode, pc, Some(limit), false, true)?;
         self.patches.put(block.hot.0, &block.translated.code);
         self.patches.put(block.cold.0, &block.translated.cold);
@@ -207,6 +208,9 @@ impl Space {
 
     /// Whether the page of `pc` is both run and written so often that its blocks check themselves.
     fn is_mixed(&self, pc: GuestAddr) -> bool {
+        if self.mixed.is_empty() {
+            return false;
+        }
         let page = pc.page();
         let next = page.wrapping_add(PAGE_SIZE);
         self.mixed.contains(&page) || (pc.page_offset() > PAGE_SIZE - 256 && self.mixed.contains(&next))

@@ -65,7 +65,7 @@ impl Space {
         }
     }
 
-    /// Replaces the set of watchpoints. With any set, code runs in an exact mode.
+    /// Replaces the set of watchpoints. With any set, code runs in [`Mode::Exact`], and nothing is logged.
     ///
     /// # Errors
     ///

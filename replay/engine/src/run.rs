@@ -16,7 +16,7 @@ use crate::{Block, Exit, Fault, RunError, Trapped};
 const EXACT_TAIL: u64 = 2_000;
 
 /// A budget for which exact mode is used from the start.
-const ALL_EXACT: u64 = 20_000;
+const ALL_EXACT: u64 = 2 * EXACT_TAIL;
 
 /// No block has more instructions.
 const LONGEST: u64 = 1_000;
@@ -99,7 +99,11 @@ impl Space {
     fn allot(&self, left: u64) -> Allotment {
         let debugged = !self.breakpoints.is_empty() || !self.watchpoints.is_empty();
         let exact = debugged || self.mode.exact() || left <= ALL_EXACT;
-        let mode = if exact { exact_form(self.mode) } else { self.mode };
+        let mode = match self.mode {
+            _ if !self.watchpoints.is_empty() => Mode::Exact,
+            mode if exact => exact_form(mode),
+            mode => mode,
+        };
         let wanted = if exact || left == u64::MAX { left } else { left - EXACT_TAIL };
         let instructions = wanted.min(MAX_BUDGET as u64).min(self.log_allows());
         Allotment { mode, instructions }
@@ -129,7 +133,7 @@ impl Space {
 
     /// Runs at most `limit` instructions as a block of their own.
     pub(crate) fn run_once(&mut self, limit: u64) -> Result<Next, RunError> {
-        let mode = exact_form(self.mode);
+        let mode = if self.watchpoints.is_empty() { exact_form(self.mode) } else { Mode::Exact };
         let limit = u32::try_from(limit).unwrap_or(u32::MAX).min(LONGEST as u32);
         self.begin(Allotment { mode, instructions: u64::from(limit) });
         let limit = NonZeroU32::new(limit).unwrap_or(NonZeroU32::MIN);

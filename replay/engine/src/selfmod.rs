@@ -27,7 +27,12 @@ impl Space {
     /// Sees to it that stores to the pages of `range`, from which code was translated, are noticed.
     pub(crate) fn watch_code(&mut self, range: GuestRange) -> Result<(), HostError> {
         for page in pages_of(range) {
-            if self.mixed.contains(&page) {
+            let private = match self.areas.at(page) {
+                Some((_, area)) if area.object.is_some() => false,
+                Some((_, area)) if area.prot.write => true,
+                _ => continue,
+            };
+            if self.mixed.contains(&page) || (private && self.watched.contains(&page)) {
                 continue;
             }
             for alias in self.aliases(page) {

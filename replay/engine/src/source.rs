@@ -1,6 +1,5 @@
 //! Guest code as the translator reads it: executable bytes, kept while they cannot change unnoticed.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
@@ -8,6 +7,7 @@ use translate::Source;
 
 use crate::areas::{Area, Areas};
 use crate::host::Host;
+use crate::table::AddressMap;
 
 /// Bytes read at once where code cannot be written by the guest.
 const CHUNK: u64 = 64 << 10;
@@ -36,7 +36,7 @@ impl Run {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct CodeReader {
     /// By chunk: runs of code that the guest cannot write.
-    kept: HashMap<u64, Rc<Vec<Run>>>,
+    kept: AddressMap<Rc<Vec<Run>>>,
     /// Code that the guest may write: that of the page for which a block is being translated.
     fresh: Vec<Run>,
 }

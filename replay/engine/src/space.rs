@@ -250,7 +250,14 @@ impl Space {
     ///
     /// The process is gone.
     pub fn xstate(&self) -> Result<XState, HostError> {
-        self.host.xstate()
+        let mut state = self.host.xstate()?;
+        // The x87 instruction pointer is that of the translated code.
+        if let Some(field) = state.0.get_mut(8..16).and_then(|bytes| <&mut [u8; 8]>::try_from(bytes).ok())
+            && let Some(pc) = self.guest_pc(CacheAddr(u64::from_le_bytes(*field)))
+        {
+            *field = pc.0.to_le_bytes();
+        }
+        Ok(state)
     }
 
     /// Replaces the guest's extended state.

@@ -34,7 +34,8 @@ impl Hasher for AddressHasher {
     }
 }
 
-type AddressMap<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
+/// A map by address.
+pub(crate) type AddressMap<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
 
 /// No node, no block.
 const NONE: u32 = u32::MAX;
@@ -58,6 +59,8 @@ struct PageNode {
 #[derive(Clone, Copy, Debug)]
 struct State {
     live: bool,
+    /// Run once; never live.
+    once: bool,
     /// In the lookup table.
     listed: bool,
     /// The next block of its chain there.
@@ -142,11 +145,20 @@ impl Code {
         false
     }
 
+    /// Forgets the last block if it was run once and no log speaks of it: its number is free again.
+    pub(crate) fn drop_once(&mut self) {
+        let once = self.state.last().is_some_and(|state| state.once);
+        if once && self.blocks.last().is_some_and(|block| !block.mode.logs()) {
+            self.blocks.pop();
+            self.state.pop();
+        }
+    }
+
     /// Adds a block that is found by nobody (it is run once).
     pub(crate) fn add_unlisted(&mut self, block: Block) -> Rc<Block> {
         let block = Rc::new(block);
         self.blocks.push(Rc::clone(&block));
-        self.state.push(State { live: false, listed: false, chain: NONE });
+        self.state.push(State { live: false, once: true, listed: false, chain: NONE });
         block
     }
 
@@ -156,7 +168,7 @@ impl Code {
         let block = Rc::new(block);
         let id = block.translated.id;
         self.blocks.push(Rc::clone(&block));
-        self.state.push(State { live: true, listed: false, chain: NONE });
+        self.state.push(State { live: true, once: false, listed: false, chain: NONE });
         let pages = block.translated.sources.iter().flat_map(|range| pages_of(*range));
         let mut last = None;
         for page in pages {
@@ -180,15 +192,21 @@ impl Code {
 
     /// Points every live link to `block`'s pc at `to`, or back at its own stub. Links of the block to itself were not there
     /// before it was.
-    fn point_links_to(&self, block: &Block, to: Option<CacheAddr>, patches: &mut Patches) {
-        let links_to = &self.caches[mode_index(block.mode)].links_to;
-        let mut node = links_to.get(&block.translated.pc.0).copied().unwrap_or(NONE);
+    fn point_links_to(&mut self, block: &Block, to: Option<CacheAddr>, patches: &mut Patches) {
+        let links_to = &mut self.caches[mode_index(block.mode)].links_to;
+        let Some(head) = links_to.get_mut(&block.translated.pc.0) else { return };
+        // Links of blocks that are gone are dropped on the way.
+        let (mut node, mut last) = (*head, NONE);
         while let Some(&LinkNode { from, link, next }) = self.link_nodes.get(node as usize) {
-            let from_block = &self.blocks[from.index()];
-            if self.state[from.index()].live
-                && let Some(link) = from_block.translated.links.get(usize::from(link))
-            {
-                point(link, to.unwrap_or(link.unlinked), patches);
+            if self.state[from.index()].live {
+                if let Some(link) = self.blocks[from.index()].translated.links.get(usize::from(link)) {
+                    point(link, to.unwrap_or(link.unlinked), patches);
+                }
+                last = node;
+            } else if last == NONE {
+                *head = next;
+            } else {
+                self.link_nodes[last as usize].next = next;
             }
             node = next;
         }
@@ -261,15 +279,14 @@ impl Code {
         let mut doomed = Vec::new();
         let pages = range.pages();
         if pages.len() / PAGE_SIZE > self.by_page.len() as u64 {
-            let heads = self.by_page.iter().filter(|&(&page, _)| pages.contains(GuestAddr(page)));
-            for &head in heads.map(|(_, head)| head) {
-                self.overlapping(head, range, &mut doomed);
+            let known: Vec<u64> =
+                self.by_page.keys().copied().filter(|&page| pages.contains(GuestAddr(page))).collect();
+            for page in known {
+                self.overlapping(page, range, &mut doomed);
             }
         } else {
             for page in pages_of(range) {
-                if let Some(&head) = self.by_page.get(&page) {
-                    self.overlapping(head, range, &mut doomed);
-                }
+                self.overlapping(page, range, &mut doomed);
             }
         }
         doomed.sort_unstable();
@@ -281,12 +298,21 @@ impl Code {
         !doomed.is_empty()
     }
 
-    fn overlapping(&self, head: u32, range: GuestRange, into: &mut Vec<BlockId>) {
-        let mut node = head;
+    fn overlapping(&mut self, page: u64, range: GuestRange, into: &mut Vec<BlockId>) {
+        let Some(head) = self.by_page.get_mut(&page) else { return };
+        // Blocks that are gone are dropped on the way.
+        let (mut node, mut last) = (*head, NONE);
         while let Some(&PageNode { block, next }) = self.page_nodes.get(node as usize) {
-            let sources = &self.blocks[block.index()].translated.sources;
-            if self.state[block.index()].live && sources.iter().any(|source| source.overlaps(range)) {
-                into.push(block);
+            if self.state[block.index()].live {
+                let sources = &self.blocks[block.index()].translated.sources;
+                if sources.iter().any(|source| source.overlaps(range)) {
+                    into.push(block);
+                }
+                last = node;
+            } else if last == NONE {
+                *head = next;
+            } else {
+                self.page_nodes[last as usize].next = next;
             }
             node = next;
         }
