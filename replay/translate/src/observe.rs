@@ -14,7 +14,7 @@ use crate::layout::EnginePage;
 use crate::log::HEADER_BYTES;
 use crate::plan::{Plan, Step, free};
 use crate::runtime::{self, Stub};
-use crate::stores::{Store, Value, When};
+use crate::stores::{Form, Store, Value, When};
 
 /// A register's value as far as it is known: some unknown plus a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,7 +188,9 @@ impl Generator<'_> {
                 let condition = match store.condition {
                     When::Always => Condition::Always,
                     When::ZeroFlag => Condition::Logged { at: observer.take(4) },
-                    When::Signs { element, .. } => Condition::Mask { at: observer.take(8), element },
+                    When::Signs { element, .. } | When::Opmask { element, .. } => {
+                        Condition::Mask { at: observer.take(8), element }
+                    }
                 };
                 observer.pending.push((slot, *store));
                 Slot { instruction: self.retired, size: store.size, address, contents, condition }
@@ -337,7 +339,11 @@ impl Generator<'_> {
     }
 
     fn log_mask(&mut self, observer: &Observer, condition: When, at: u32) {
-        let When::Signs { mask, element, wide } = condition else { return };
+        let (mask, element, wide) = match condition {
+            When::Signs { mask, element, wide } => (mask, element, wide),
+            When::Opmask { mask, element } => return self.log_opmask(observer, mask, element, at),
+            _ => return,
+        };
         // vmovmskps/vmovmskpd/vpmovmskb work, mask
         let (opcode, prefix) = match element {
             4 => (0x50, 0),
@@ -362,16 +368,46 @@ impl Generator<'_> {
             Value::Register(register) => {
                 self.hot.store_sized(in_record(observer, at), register, store.size.max(4));
             }
-            Value::Vector { register, vex } => {
+            Value::Vector { register, form } => {
                 let place = in_record(observer, at);
-                if vex {
-                    self.vex_store(place, register, store.size == 32);
-                } else {
-                    self.hot.mem(&[], false, false, &[0x0F, 0x11], register, place, 0);
+                match form {
+                    Form::Legacy => self.hot.mem(&[], false, false, &[0x0F, 0x11], register, place, 0),
+                    Form::Vex => self.vex_store(place, register, store.size == 32),
+                    Form::Evex => self.evex_store(place, register, store.size),
                 }
             }
             _ => self.copy_contents(observer, store, address, at),
         }
+    }
+
+    /// `kmovw work, mask` or, for bytes, `kmovq`; stores it.
+    fn log_opmask(&mut self, observer: &Observer, mask: u8, element: u8, at: u32) {
+        let reg = observer.work;
+        let high = (!(reg >> 3) & 1) << 7 | 0x60;
+        // Sixteen bits are there wherever opmasks are; more come with masked bytes and words.
+        let last = if element < 4 { 0xFB } else { 0x78 };
+        self.hot.raw(&[0xC4, high | 1, last, 0x93, 0xC0 | (reg & 7) << 3 | mask]);
+        self.hot.store(in_record(observer, at), reg);
+    }
+
+    /// `vmovups [place], register` in the EVEX form, of any size and any of 32 registers.
+    fn evex_store(&mut self, place: Mem, register: u8, size: u32) {
+        let Base::Reg(base) = place.base else { return };
+        let high =
+            (!(register >> 3) & 1) << 7 | 1 << 6 | (!(base >> 3) & 1) << 5 | (!(register >> 4) & 1) << 4;
+        let length = size.trailing_zeros().saturating_sub(4) as u8;
+        self.hot.raw(&[
+            0x62,
+            high | 1,
+            0x7C,
+            length << 5 | 0x08,
+            0x11,
+            0x80 | (register & 7) << 3 | base & 7,
+        ]);
+        if base & 7 == RSP {
+            self.hot.raw(&[0x24]);
+        }
+        self.hot.u32(place.disp as u32);
     }
 
     /// `vmovups [place], register`

@@ -34,8 +34,8 @@ pub(crate) enum Value {
     /// A vector register, all of it (16 or 32 bytes).
     Vector {
         register: u8,
-        /// Whether the instruction is a VEX one, and so may the copy be.
-        vex: bool,
+        /// The instruction's encoding, and so the copy's.
+        form: Form,
     },
     /// In memory only.
     Memory,
@@ -45,12 +45,25 @@ pub(crate) enum Value {
     State(StateImage),
 }
 
+/// Encodings of vector instructions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    Legacy,
+    Vex,
+    Evex,
+}
+
 /// When it stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
     Always,
     /// When ZF is set after the instruction.
     ZeroFlag,
+    /// Elements whose bit is set in an opmask register.
+    Opmask {
+        mask: u8,
+        element: u8,
+    },
     /// Elements whose sign bit is set in a vector register.
     Signs {
         mask: u8,
@@ -144,9 +157,6 @@ fn refuse_unknown_extents(instr: &Instruction) -> Result<(), &'static str> {
         Mnemonic::Enter if instr.immediate8_2nd() & 31 != 0 => Err("nested frames"),
         Mnemonic::Clzero => Err("a whole cache line"),
         Mnemonic::Tilestored | Mnemonic::Sttilecfg => Err("tiles"),
-        _ if instr.op_mask() != Register::None && instr.op0_kind() == OpKind::Memory => {
-            Err("a store under an opmask")
-        }
         _ => Ok(()),
     }
 }
@@ -219,6 +229,17 @@ fn after(instr: &Instruction, before: Mem, written: u16) -> Option<Mem> {
 fn condition(instr: &Instruction, access: OpAccess) -> Result<When, &'static str> {
     let signs =
         |mask: Register, element: u8| When::Signs { mask: mask.number() as u8, element, wide: mask.is_ymm() };
+    if instr.op_mask() != Register::None {
+        let mask = instr.op_mask().number() as u8;
+        let element = match instr.mnemonic() {
+            Mnemonic::Vmovdqu8 => 1,
+            Mnemonic::Vmovdqu16 => 2,
+            Mnemonic::Vmovdqu32 | Mnemonic::Vmovdqa32 | Mnemonic::Vmovups | Mnemonic::Vmovaps => 4,
+            Mnemonic::Vmovdqu64 | Mnemonic::Vmovdqa64 | Mnemonic::Vmovupd | Mnemonic::Vmovapd => 8,
+            _ => return Err("a store under an opmask"),
+        };
+        return Ok(When::Opmask { mask, element });
+    }
     match instr.mnemonic() {
         Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => Ok(When::ZeroFlag),
         Mnemonic::Vmaskmovps | Mnemonic::Vpmaskmovd => Ok(signs(instr.op1_register(), 4)),
@@ -232,6 +253,7 @@ fn condition(instr: &Instruction, access: OpAccess) -> Result<When, &'static str
 fn value(instr: &Instruction, condition: When) -> Value {
     match (instr.mnemonic(), condition) {
         (Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu, _) => return vector(instr, instr.op1_register()),
+        (_, When::Opmask { .. }) => return vector(instr, instr.op1_register()),
         (_, When::Signs { .. }) => return vector(instr, instr.op2_register()),
         _ => {}
     }
@@ -273,7 +295,12 @@ fn value(instr: &Instruction, condition: When) -> Value {
 }
 
 fn vector(instr: &Instruction, reg: Register) -> Value {
-    Value::Vector { register: reg.number() as u8, vex: instr.code().encoding() != EncodingKind::Legacy }
+    let form = match instr.code().encoding() {
+        EncodingKind::Legacy => Form::Legacy,
+        EncodingKind::EVEX => Form::Evex,
+        _ => Form::Vex,
+    };
+    Value::Vector { register: reg.number() as u8, form }
 }
 
 fn is_high_byte(reg: Register) -> bool {

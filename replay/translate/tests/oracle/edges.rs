@@ -99,6 +99,30 @@ fn what_is_not_run_is_named() {
     );
 }
 
+/// The processor at hand may lack these: what is added to them is only read here.
+#[test]
+fn opmasks_are_logged() {
+    let mut asm = CodeAssembler::new(64).unwrap();
+    asm.vmovdqu8(zmmword_ptr(rdi).k3(), zmm17).unwrap();
+    asm.vmovups(ymmword_ptr(rsi + 64).k1(), ymm9).unwrap();
+    asm.vmovdqu64(xmmword_ptr(rsi).k7(), xmm30).unwrap();
+    asm.vmovdqu32(zmmword_ptr(rsi), zmm25).unwrap();
+    let code = asm.assemble(CODE).unwrap();
+    let found = block(&code, Mode::Indexed, 0, &[]).unwrap();
+    assert_eq!((found.slots.len(), found.instructions()), (4, 4));
+    let mut text = String::new();
+    let mut decoder = iced_x86::Decoder::with_ip(64, &found.code, HOT, iced_x86::DecoderOptions::NONE);
+    while decoder.can_decode() {
+        text += &format!("{}\n", decoder.decode());
+    }
+    // In the log's own place: an operand that the guest's instruction does not have.
+    for (register, mask) in [("zmm17", "kmovq"), ("ymm9", "kmovw"), ("xmm30", ",k7")] {
+        let stores =
+            text.lines().filter(|line| line.starts_with("vmovups") && line.ends_with(register)).count();
+        assert!(stores == 1 && text.contains(mask), "{register} {mask}: {text}");
+    }
+}
+
 #[test]
 fn string_contents_that_do_not_fit_are_left_to_the_supervisor() {
     let world = World::new();
