@@ -104,7 +104,7 @@ fn what_is_not_run_is_named() {
 fn opmasks_are_logged() {
     let mut asm = CodeAssembler::new(64).unwrap();
     asm.vmovdqu8(zmmword_ptr(rdi).k3(), zmm17).unwrap();
-    asm.vmovups(ymmword_ptr(rsi + 64).k1(), ymm9).unwrap();
+    asm.vmovdqu32(ymmword_ptr(rsi + 64).k1(), ymm9).unwrap();
     asm.vmovdqu64(xmmword_ptr(rsi).k7(), xmm30).unwrap();
     asm.vmovdqu32(zmmword_ptr(rsi), zmm25).unwrap();
     let code = asm.assemble(CODE).unwrap();

@@ -148,7 +148,7 @@ fn is_wanted(instr: &iced_x86::Instruction, random: &mut Random) -> bool {
     match instr.code() {
         Code::INVALID => false,
         // These may set the trap flag, sleep, or show where the tracer has been.
-        Code::Popfq | Code::Popfw | Code::Pushfq | Code::Pushfw => false,
+        Code::Popfq | Code::Popfw => false,
         _ => match instr.mnemonic() {
             Mnemonic::Mwaitx | Mnemonic::Monitorx | Mnemonic::Umonitor | Mnemonic::Xgetbv => false,
             // The x87 pointers and tags that tracing loses.

@@ -1,7 +1,7 @@
 //! The native side: single steps, with the memory after each.
 
 use guest::Registers;
-use iced_x86::{Code, Decoder, DecoderOptions};
+use iced_x86::{Code, Decoder, DecoderOptions, Mnemonic};
 use translate::{Class, classify};
 
 use crate::program::Program;
@@ -99,11 +99,23 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
         if is_repeating(world, before.rip, &before, &regs) {
             continue;
         }
+        hide_trap_flag(world, before.rip, &regs);
         count += 1;
         trace.push(Step { pc: before.rip, memory: world.bytes(DATA, DATA_LEN).to_vec() });
     };
     regs.orig_rax = 0;
     Run { outcome, regs, xstate: world.xstate(), memory: world.bytes(DATA, DATA_LEN).to_vec(), count }
+}
+
+/// `pushf` shows that it is single-stepped.
+fn hide_trap_flag(world: &World, pc: u64, after: &Registers) {
+    let Some(bytes) = world.readable(pc, 15) else { return };
+    let mnemonic = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode().mnemonic();
+    if matches!(mnemonic, Mnemonic::Pushf | Mnemonic::Pushfq)
+        && let Some(flags) = world.readable(after.rsp, 2)
+    {
+        flags[1] &= !1;
+    }
 }
 
 /// Whether the step was an iteration of a repeated string instruction that is not over: single steps stop at each.

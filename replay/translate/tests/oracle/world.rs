@@ -88,6 +88,14 @@ impl World {
         unsafe { std::slice::from_raw_parts_mut(at as *mut u8, len) }
     }
 
+    /// The same, or as much as there is of it.
+    #[expect(clippy::mut_from_ref, reason = "it belongs to the child as much as to this value")]
+    pub(crate) fn readable(&self, at: u64, len: usize) -> Option<&mut [u8]> {
+        let (start, size) =
+            *self.regions.iter().find(|&&(start, size)| (start..start + size as u64).contains(&at))?;
+        Some(self.bytes(at, len.min((start + size as u64 - at) as usize)))
+    }
+
     #[expect(clippy::mut_from_ref, reason = "it belongs to the child as much as to this value")]
     pub(crate) fn page(&self) -> &mut EnginePage {
         // SAFETY: mapped, aligned, any bit pattern is valid; the child is stopped.
