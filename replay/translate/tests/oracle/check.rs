@@ -47,6 +47,11 @@ fn check_mode(program: &Program, mut cache: Cache<'_>, rewritten: bool, expected
     // Where the native run ended by itself, there is budget left over.
     let budget = expected.count + if expected.outcome == Outcome::Budget { 0 } else { 1000 };
     let (actual, flags) = cache.run(budget);
+    // With alignment checks on, which a `popf` reached by chance can turn on, the log's own stores fault. Not supported.
+    const AC: u64 = 0x4_0000;
+    if mode.logs() && expected.regs.eflags & AC != 0 {
+        return;
+    }
     // Rewritten code may hold a `popf` that sets the trap flag, which is not supported.
     if cache.gave_up || (rewritten && actual.outcome == Outcome::Fault(libc::SIGTRAP)) {
         return;
