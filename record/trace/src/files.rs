@@ -95,18 +95,19 @@ pub(crate) struct Keeper {
     store: Option<PathBuf>,
     met: HashMap<(Identity, String), FileId>,
     kept: HashMap<([u8; 32], String), FileId>,
+    count: u32,
 }
 
 impl Keeper {
     /// Keeps into the folder `files`, by way of `store` if there is one.
     pub(crate) fn new(files: PathBuf, store: Option<PathBuf>) -> Self {
         let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
-        Self { files, store, met: HashMap::new(), kept: HashMap::new() }
+        Self { files, store, met: HashMap::new(), kept: HashMap::new(), count: 0 }
     }
 
     /// Number of kept files.
     pub(crate) fn len(&self) -> u32 {
-        self.kept.len() as u32
+        self.count
     }
 
     /// Keeps the contents of `file`; the record is returned when it is a new one.
@@ -126,12 +127,25 @@ impl Keeper {
         if let Some(&id) = self.kept.get(&(hash, path.to_owned())) {
             return Ok((id, None));
         }
-        let id = FileId(self.kept.len() as u32);
+        let id = self.next_id();
         self.kept.insert((hash, path.to_owned()), id);
         if settled {
             self.met.insert(key, id);
         }
         Ok((id, Some(KeptFile { hash, size, path: path.to_owned() })))
+    }
+
+    /// Keeps the contents of `file` under an id of its own, whatever was kept before: the times of a file that is stored
+    /// to through a mapping tell nothing, and files that are equal now may differ later.
+    pub(crate) fn keep_anew(&mut self, file: &File, path: &str) -> Result<(FileId, KeptFile), KeepError> {
+        let (hash, size) = self.store_contents(file, path, None)?;
+        self.place(&hash)?;
+        Ok((self.next_id(), KeptFile { hash, size, path: path.to_owned() }))
+    }
+
+    fn next_id(&mut self) -> FileId {
+        self.count += 1;
+        FileId(self.count - 1)
     }
 
     /// The hash that a file of this identity had, where the store still holds its contents.

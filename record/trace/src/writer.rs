@@ -185,6 +185,14 @@ impl TraceWriter {
         Ok(id)
     }
 
+    /// Keeps the contents that an open file has now under an id that no other file has, for a mapping whose stores change
+    /// the file.
+    pub fn keep_anew(&mut self, file: &File, path: &str) -> Result<FileId, WriteError> {
+        let (id, kept) = self.keeper.keep_anew(file, path)?;
+        self.unnamed.push(kept);
+        Ok(id)
+    }
+
     /// Writes everything so far to the files. Does not wait for the disk.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         self.write_payload()?;
