@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use guest::{EventId, Moment, TickDelta};
 
@@ -37,11 +38,11 @@ pub enum TicksError {
     },
 }
 
-/// The moments of all events of a recording.
+/// The moments of all events of a recording. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moments {
     /// `ends[e]`: instructions retired when event `e` is over.
-    ends: Vec<u64>,
+    ends: Arc<[u64]>,
 }
 
 impl Moments {

@@ -15,8 +15,8 @@ pub enum ReplayError {
     /// The trace could not be read.
     #[error("cannot read the recording")]
     Read(#[from] trace::ReadError),
-    /// The learned counts could not be read or written.
-    #[error("cannot use the learned counts")]
+    /// The learned counts could not be written.
+    #[error("cannot keep the learned counts")]
     Ticks(#[from] trace::TicksError),
     /// A replaying process could not be started.
     #[error("cannot start space {space}")]

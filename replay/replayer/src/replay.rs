@@ -70,8 +70,12 @@ impl Replay {
     /// Opens a whole recording; stands at its start, before the first event. Learned counts are used (and held against
     /// what is counted) where there are any.
     pub fn open(trace: &Trace, options: &Options) -> Result<Self, ReplayError> {
-        let moments = Moments::load(trace)?;
-        Self::start(trace, options, trace.events(), None, moments)
+        Self::start(trace, options, trace.events(), None, crate::learn::known(trace))
+    }
+
+    /// As [`Replay::open`], with counts that are known already.
+    pub fn open_known(trace: &Trace, moments: &Moments, options: &Options) -> Result<Self, ReplayError> {
+        Self::start(trace, options, trace.events(), None, Some(moments.clone()))
     }
 
     /// Opens one unit. `moments` are those of the whole recording.
@@ -173,7 +177,7 @@ impl Replay {
         self.moments.as_ref()
     }
 
-    /// The count of each event so far (of a whole replay, from its start).
+    /// The count of each event so far, while they are being learned (by a whole replay, from its start).
     pub fn counts(&self) -> &[u64] {
         &self.cursor.counts
     }
@@ -479,7 +483,7 @@ impl Replay {
         }
         self.cursor.moment.0 += own;
         self.cursor.ran = 0;
-        if self.cursor.members.is_none() {
+        if self.moments.is_none() {
             self.cursor.counts.truncate(id.index());
             self.cursor.counts.push(count);
         }

@@ -6,19 +6,49 @@ use replayer::{Bias, Position, Stopped, Stops, Until};
 use crate::error::TimelineError;
 use crate::timeline::{StopReason, Timeline};
 
+/// Instructions run between two questions whether to go on.
+const SLICE: u64 = 20_000_000;
+
+/// What a stretch holds.
+enum Found {
+    /// No stop.
+    Nothing,
+    /// This stop is its last.
+    Stop(Position, StopReason),
+    /// Nobody wants to know any more.
+    Interrupted,
+}
+
 impl Timeline {
     /// Runs back to the last stop before here, or to the start. At a breakpoint it stands before the instruction; at a
     /// watchpoint, before the instruction that touched the bytes, with their old values.
     pub fn reverse_cont(&mut self, stops: &Stops) -> Result<StopReason, TimelineError> {
+        let reason = self.reverse_cont_while(stops, &mut || true)?;
+        Ok(reason.unwrap_or(StopReason::Start))
+    }
+
+    /// As [`Timeline::reverse_cont`], asking now and then whether to go on. Where not, it is back where it was: `None`.
+    pub fn reverse_cont_while(
+        &mut self,
+        stops: &Stops,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<StopReason>, TimelineError> {
         let here = self.position();
         let mut end = here;
         while end.moment > Moment(0) || end.event > self.start().event {
             let Some(kept) = self.checkpoints.earlier(end.moment) else { break };
             let from = kept.position();
             self.replay.restore(kept)?;
-            if let Some((position, reason)) = self.last_stop(stops, from, end)? {
-                self.seek_position(position)?;
-                return Ok(reason);
+            match self.last_stop(stops, from, end, go_on)? {
+                Found::Stop(position, reason) => {
+                    self.seek_position(position)?;
+                    return Ok(Some(reason));
+                }
+                Found::Interrupted => {
+                    self.seek_position(here)?;
+                    return Ok(None);
+                }
+                Found::Nothing => {}
             }
             if from.moment == Moment(0) {
                 break;
@@ -26,7 +56,7 @@ impl Timeline {
             end = from;
         }
         self.seek(Moment(0), Bias::NextInstruction)?;
-        Ok(StopReason::Start)
+        Ok(Some(StopReason::Start))
     }
 
     fn start(&mut self) -> Position {
@@ -40,11 +70,23 @@ impl Timeline {
         stops: &Stops,
         from: Position,
         end: Position,
-    ) -> Result<Option<(Position, StopReason)>, TimelineError> {
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Found, TimelineError> {
         let mut last = self.stop_here(stops).filter(|_| from < end).map(|reason| (from, reason));
         self.replay.set_stops(stops)?;
         loop {
-            match self.run(Until::Position(end))? {
+            let slice = Moment(self.moment().0.saturating_add(SLICE));
+            let goal = end.min(Position { moment: slice, event: guest::EventId(0) });
+            match self.run(Until::Position(goal))? {
+                Stopped::Reached if self.position() < end => {
+                    if !go_on() {
+                        self.replay.set_stops(&Stops::default())?;
+                        return Ok(Found::Interrupted);
+                    }
+                    // The next run does not meet the breakpoint it begins at.
+                    let at = self.position();
+                    last = self.stop_here(stops).map(|reason| (at, reason)).or(last);
+                }
                 Stopped::End | Stopped::Reached => break,
                 Stopped::Breakpoint { task, .. } => {
                     let at = self.position();
@@ -63,7 +105,7 @@ impl Timeline {
             }
         }
         self.replay.set_stops(&Stops::default())?;
-        Ok(last)
+        Ok(last.map_or(Found::Nothing, |(at, reason)| Found::Stop(at, reason)))
     }
 
     /// A breakpoint at the very place it stands.

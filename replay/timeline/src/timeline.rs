@@ -61,7 +61,7 @@ impl Timeline {
     pub fn open_with(trace: &Trace, options: &Options) -> Result<Self, TimelineError> {
         let moments = learn(trace, options)?;
         let marks = landmarks(trace, &moments).map_err(ReplayError::from)?;
-        let mut replay = Replay::open(trace, options)?;
+        let mut replay = Replay::open_known(trace, &moments, options)?;
         replay.run(Until::Moment(Moment(0), Bias::NextInstruction), &mut Silent)?;
         let mut checkpoints = Checkpoints::default();
         let first = replay.snapshot()?;

@@ -1,4 +1,5 @@
 //! The trace from outside: round trips, damage, old versions.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
 
 extern crate backstory_trace as trace;
 
