@@ -22,7 +22,14 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
     let system = |source| RecordError::System { what: "cannot open the memory of a tracee", source };
     let memory = Memory::open(host).map_err(system)?;
     // Of no account: the exec event, the first of all, makes the space that is recorded.
-    let space = Space { id: SpaceId(0), memory, brk: Cell::default(), shared: RefCell::default() };
+    let space = Space {
+        id: SpaceId(0),
+        memory,
+        brk: Cell::default(),
+        unit: SpaceId(0),
+        shared: RefCell::default(),
+        sharing: Cell::default(),
+    };
     Ok(Task {
         id,
         tid: Tid(host.0),
@@ -63,8 +70,14 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     let taken = image::take(task.host, &memory, &mut core.sink.writer)?;
     let info = image::describe(task.host, task.tid.0, stack, auxv);
     let space = core.new_space_id();
-    task.space =
-        Rc::new(Space { id: space, memory, brk: Cell::new(info.brk), shared: RefCell::new(Vec::new()) });
+    task.space = Rc::new(Space {
+        id: space,
+        memory,
+        brk: Cell::new(info.brk),
+        unit: space,
+        shared: RefCell::default(),
+        sharing: Cell::default(),
+    });
     let first = core.nothing_recorded();
     let event = Event {
         task: task.id,

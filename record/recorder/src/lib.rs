@@ -10,6 +10,7 @@
 //! - `session`: the main loop: who runs, who waits, what was reported
 //! - `task`: tasks and spaces
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
+//! - `shared`: memory that more than one process, or a file's writers, can change
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
 //! - `output`: writes to the recorded run's standard streams
 //! - `affinity`: the processors a guest believes to have
@@ -31,6 +32,7 @@ mod output;
 mod paranoid;
 mod procfs;
 mod session;
+mod shared;
 mod signal;
 mod sink;
 mod spawn;

@@ -1,16 +1,15 @@
 //! Calls that change the address space, as map operations. Results are taken as they are: a replay puts mappings where they were.
 
 use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 
-use guest::{GuestAddr, GuestMemory, GuestRange, Prot};
+use guest::{GuestAddr, GuestRange, Prot};
 use kernel::{Call, MapCall};
-use trace::{Backing, MapOp, MemWrite};
+use trace::{Backing, MapOp};
 
-use crate::image;
-use crate::procfs;
 use crate::session::{Core, StopError};
-use crate::task::{SharedMapping, Task};
+use crate::task::Task;
+use crate::{procfs, shared};
 
 /// The map operations of a finished call; none if it failed.
 pub(crate) fn ops(
@@ -28,7 +27,7 @@ pub(crate) fn ops(
         MapCall::Mmap => return mmap(core, task, call).map(|op| vec![op]),
         MapCall::Brk => return Ok(brk(task, GuestAddr(call.result as u64)).into_iter().collect()),
         MapCall::Munmap => {
-            forget_shared(task, range);
+            shared::forget(&task.space, range);
             MapOp::Unmap { range }
         }
         MapCall::Mprotect => MapOp::Protect { range, prot: Prot::from_bits(third) },
@@ -59,10 +58,10 @@ fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<MapOp, StopErro
     let range = GuestRange::new(GuestAddr(call.result as u64), len).pages();
     let shared = flags & MAP_TYPE & MAP_SHARED != 0;
     let anonymous = flags & libc::MAP_ANONYMOUS as u64 != 0;
-    forget_shared(task, range);
+    shared::forget(&task.space, range);
     let (backing, name) = if anonymous {
         if shared {
-            task.space.shared.borrow_mut().push(SharedMapping { range, file: None, offset: 0 });
+            shared::map_anonymous(task, range);
         }
         (Backing::Zero, String::new())
     } else {
@@ -99,18 +98,9 @@ fn mapped_file(
         return Err(StopError::Refused(format!("mapping of {what} {name} is not supported")));
     }
     let file = File::open(&path).map_err(cannot)?;
-    let kept = core.sink.writer.keep_file(&file, &name)?;
     let writable =
         procfs::fd_flags(task.host, fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
-    if shared && writable {
-        let file = Some((meta.dev(), meta.ino()));
-        if task.space.shared.borrow().iter().any(|other| other.file == file) {
-            return Err(StopError::Refused(format!(
-                "two writable shared mappings of {name} are not supported"
-            )));
-        }
-        task.space.shared.borrow_mut().push(SharedMapping { range, file, offset });
-    }
+    let kept = shared::map_file(core, task, (&file, &meta, &name), (range, offset), (shared, writable))?;
     Ok((Backing::File { file: kept, offset }, name))
 }
 
@@ -136,65 +126,6 @@ fn mremap(task: &Task, from: GuestRange, to: GuestRange, flags: u64) -> Result<M
         return Err(StopError::Refused("mremap that doubles a mapping is not supported".into()));
     }
     let keep = flags & libc::MREMAP_DONTUNMAP as u64 != 0;
-    let moved = task.space.shared.borrow().iter().find(|shared| shared.range == from).copied();
-    forget_shared(task, from);
-    forget_shared(task, to);
-    if let Some(shared) = moved {
-        task.space.shared.borrow_mut().push(SharedMapping { range: to, ..shared });
-    }
+    shared::moved(&task.space, from, to);
     Ok(MapOp::Remap { from, to, keep })
-}
-
-/// Forgets shared mappings in a range that is mapped anew or unmapped; what sticks out stays.
-fn forget_shared(task: &Task, range: GuestRange) {
-    let mut shared = task.space.shared.borrow_mut();
-    if shared.iter().any(|mapping| mapping.range.overlaps(range)) {
-        let rest = shared.drain(..).flat_map(|mapping| {
-            let low = GuestRange { start: mapping.range.start, end: range.start.min(mapping.range.end) };
-            let high = GuestRange { start: range.end.max(mapping.range.start), end: mapping.range.end };
-            [low, high].into_iter().filter(|part| !part.is_empty()).map(move |part| SharedMapping {
-                range: part,
-                file: mapping.file,
-                offset: mapping.offset + (part.start.0 - mapping.range.start.0),
-            })
-        });
-        let rest: Vec<_> = rest.collect();
-        *shared = rest;
-    }
-}
-
-/// A call wrote to a file that the task has mapped shared: what thereby changed in its memory.
-pub(crate) fn shared_file_writes(
-    core: &mut Core,
-    task: &Task,
-    call: &Call,
-) -> Result<Vec<MemWrite>, StopError> {
-    const PWRITE: u32 = kernel::number("pwrite64");
-    const PWRITEV: u32 = kernel::number("pwritev");
-    if task.space.shared.borrow().is_empty() || !call.succeeded() {
-        return Ok(Vec::new());
-    }
-    let Ok(Some(output)) = kernel::output(call, &task.space.memory) else { return Ok(Vec::new()) };
-    let Ok(meta) = std::fs::metadata(format!("/proc/{}/fd/{}", task.host, output.fd)) else {
-        return Ok(Vec::new());
-    };
-    let len = call.result as u64;
-    let start = match call.nr {
-        PWRITE | PWRITEV => call.args[3],
-        _ => procfs::fd_offset(task.host, output.fd).unwrap_or(len).saturating_sub(len),
-    };
-    let mut writes = Vec::new();
-    for mapping in task.space.shared.borrow().iter() {
-        if mapping.file != Some((meta.dev(), meta.ino())) {
-            continue;
-        }
-        let from = start.max(mapping.offset);
-        let to = (start + len).min(mapping.offset + mapping.range.len());
-        if from < to {
-            let addr = mapping.range.start.wrapping_add(from - mapping.offset);
-            let bytes = task.space.memory.read_vec(addr, (to - from) as usize)?;
-            writes.push(MemWrite { addr, data: image::data(bytes, &mut core.sink.writer)? });
-        }
-    }
-    Ok(writes)
 }

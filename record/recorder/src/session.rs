@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::rc::Weak;
 
 use guest::{SpaceId, TaskId};
 use ptrace::{Gone, HostTid, PtraceEvent, Report, Stopped, Waited};
@@ -17,6 +18,7 @@ use crate::api::{Options, Outcome, RecordError};
 use crate::command::Prepared;
 use crate::image::ImageError;
 use crate::output::Streams;
+use crate::shared::Object;
 use crate::sink::Sink;
 use crate::task::{Resume, Run, Task};
 use crate::timer::{TICK_MS, Timer};
@@ -94,6 +96,8 @@ pub(crate) struct Core {
     /// What paranoia found.
     pub(crate) unexplained: Vec<String>,
     pub(crate) timer: Timer,
+    /// What shared mappings show, while anything does.
+    pub(crate) objects: Vec<Weak<Object>>,
     /// Tasks just born, to be adopted by the session.
     pub(crate) newborn: Vec<Task>,
     /// What was reported of tasks nobody announced yet.
@@ -134,6 +138,8 @@ struct Session {
     /// Who had it last.
     last: HostTid,
     seen_tick: u32,
+    /// Since when those that are ready must wait for one that shares memory.
+    held_up_since: u32,
     /// Reports since the last tick.
     busy: bool,
     exit_code: Option<i32>,
@@ -179,6 +185,7 @@ impl Session {
             paranoid: options.paranoid,
             unexplained: Vec::new(),
             timer,
+            objects: Vec::new(),
             newborn: Vec::new(),
             early: BTreeMap::new(),
             tasks: 0,
@@ -192,6 +199,7 @@ impl Session {
             turn: None,
             last: first,
             seen_tick: 0,
+            held_up_since: 0,
             busy: false,
             exit_code: None,
             refused: None,
@@ -231,12 +239,15 @@ impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
     fn take_turns(&mut self) -> Result<(), RecordError> {
         let now = self.core.timer.now();
-        let holder = match self.turn {
-            Some((tid, _)) if !self.tasks.contains_key(&tid) => None,
-            Some((tid, since)) if now.wrapping_sub(since) >= SLICE && self.others_ready(tid) => None,
-            other => other,
-        };
-        self.turn = holder.or_else(|| self.next_ready().map(|tid| (tid, now)));
+        if let Some((tid, since)) = self.turn {
+            let gone = !self.tasks.contains_key(&tid);
+            if gone || now.wrapping_sub(since) >= SLICE && self.others_ready(tid) {
+                self.turn = None;
+            }
+        }
+        if self.turn.is_none() {
+            self.turn = self.next_ready().map(|tid| (tid, now));
+        }
         let Some((tid, _)) = self.turn else { return Ok(()) };
         self.last = tid;
         if !self.ready.remove(&tid) {
@@ -262,22 +273,31 @@ impl Session {
         Ok(())
     }
 
+    /// Whether another task could be given the turn.
     fn others_ready(&self, tid: HostTid) -> bool {
-        self.ready.len() > usize::from(self.ready.contains(&tid))
+        self.ready.iter().any(|other| *other != tid && self.may_run(*other))
     }
 
+    /// The next task to get the turn, in a circle.
     fn next_ready(&self) -> Option<HostTid> {
-        self.ready.range((Excluded(self.last), Unbounded)).next().or_else(|| self.ready.first()).copied()
+        let after = self.ready.range((Excluded(self.last), Unbounded));
+        after.chain(&self.ready).copied().find(|tid| self.may_run(*tid))
+    }
+
+    /// A task that shares memory runs only while no other of its kind does.
+    fn may_run(&self, tid: HostTid) -> bool {
+        let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.sharing.get());
+        !sharing || !self.tasks.values().any(Task::runs_on_shared_memory)
     }
 
     /// The next report, or `None` if the turn was lost or a tick came.
     fn wait(&mut self) -> Result<Option<Waited>, RecordError> {
         let wait_error = |source| RecordError::System { what: "cannot wait for the tracees", source };
-        if self.turn.is_none() && !self.ready.is_empty() {
+        if self.turn.is_none() && self.next_ready().is_some() {
             return Ok(None);
         }
         if let Some((tid, _)) = self.turn
-            && !self.ready.is_empty()
+            && self.others_ready(tid)
             && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
         {
             return self.poll(tid, may_block).map_err(wait_error);
@@ -395,6 +415,15 @@ impl Session {
                 "asynchronous signal {} in user code that makes no system call is not supported",
                 held.signal
             ));
+            self.kill_all();
+        }
+        if self.ready.is_empty() || self.next_ready().is_some() {
+            self.held_up_since = now;
+        } else if now.wrapping_sub(self.held_up_since) > HOLD {
+            self.refused.get_or_insert(
+                "a process that waits for another's stores to shared memory without a system call is not supported"
+                    .into(),
+            );
             self.kill_all();
         }
         if self.core.timer.stop_requested() {

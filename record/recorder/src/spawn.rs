@@ -59,11 +59,6 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
             "a process that shares its parent's memory (clone with CLONE_VM but not CLONE_VFORK) is not supported".into(),
         ));
     }
-    if !shares && !task.space.shared.borrow().is_empty() {
-        return Err(StopError::Refused(
-            "fork of a process with writable shared memory (MAP_SHARED) is not supported".into(),
-        ));
-    }
     core.sink.announce(task.id)?;
     let (run, raw) = first_stop(core, host, task)?;
     let id = core.new_task_id();
@@ -136,12 +131,17 @@ fn first_stop(core: &mut Core, host: HostTid, parent: &Task) -> Result<(Run, Reg
 }
 
 fn copied_space(core: &mut Core, task: &Task, child: HostTid) -> Result<Rc<Space>, StopError> {
+    if !task.space.shared.borrow().is_empty() {
+        task.space.sharing.set(true);
+    }
     let memory = Memory::open(child)
         .map_err(|source| RecordError::System { what: "cannot open the memory of a tracee", source })?;
     Ok(Rc::new(Space {
         id: core.new_space_id(),
         memory,
         brk: Cell::new(task.space.brk.get()),
-        shared: RefCell::new(Vec::new()),
+        unit: task.space.unit,
+        shared: RefCell::new(task.space.shared.borrow().clone()),
+        sharing: Cell::new(task.space.sharing.get()),
     }))
 }

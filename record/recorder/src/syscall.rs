@@ -10,7 +10,7 @@ use trace::{MemWrite, SyscallInfo};
 use crate::session::{Core, Next, StopError};
 use crate::sink::Ended;
 use crate::task::{Pending, Resume, Task};
-use crate::{affinity, image, memmap, output, paranoid, signal, trap};
+use crate::{affinity, image, memmap, output, paranoid, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
@@ -117,7 +117,7 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     affinity::answer(core, task, &call)?;
 
     let ranges = if pending.emulated.is_some() { Vec::new() } else { effects(&call, task)? };
-    let maps = match pending.class {
+    let mut maps = match pending.class {
         Class::Map(kind) => memmap::ops(core, task, kind, &call)?,
         _ => Vec::new(),
     };
@@ -127,7 +127,9 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         core.unexplained.extend(found.into_iter().map(|what| format!("{shown}: {what}")));
     }
     let mut writes = read_ranges(core, task, &ranges)?;
-    writes.extend(memmap::shared_file_writes(core, task, &call)?);
+    let (changed_maps, changed_writes) = shared::file_changes(core, task, &call)?;
+    maps.extend(changed_maps);
+    writes.extend(changed_writes);
     let (stream, crc) = output::of_call(core, task, &call)?;
     let after = going_on(&regs, nr, result);
     task.restart = (result == ERESTART_RESTARTBLOCK).then_some((call.nr, call.args));

@@ -3,9 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
+use guest::{GuestAddr, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class};
 use ptrace::{HostTid, Memory, Stopped};
+
+use crate::shared::SharedMapping;
 
 /// A recorded address space.
 #[derive(Debug)]
@@ -14,18 +16,12 @@ pub(crate) struct Space {
     pub(crate) memory: Memory,
     /// End of the heap.
     pub(crate) brk: Cell<GuestAddr>,
-    /// Writable shared mappings: other processes, or the kernel through a file, could change them.
+    /// The space of the program this one descends from by forks alone.
+    pub(crate) unit: SpaceId,
+    /// Shared mappings of objects that stores change.
     pub(crate) shared: RefCell<Vec<SharedMapping>>,
-}
-
-/// A mapping whose contents may change by other ways than this space's stores.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SharedMapping {
-    pub(crate) range: GuestRange,
-    /// Device and inode, or `None` where it is anonymous.
-    pub(crate) file: Option<(u64, u64)>,
-    /// File offset of its first byte.
-    pub(crate) offset: u64,
+    /// Whether another space was forked from this one, or this from another, with such mappings.
+    pub(crate) sharing: Cell<bool>,
 }
 
 /// How a stopped task goes on.
@@ -127,6 +123,11 @@ impl Task {
     /// Whether it can be resumed.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.run, Run::Ready(..))
+    }
+
+    /// Whether it runs code that could change memory which another process sees.
+    pub(crate) fn runs_on_shared_memory(&self) -> bool {
+        self.pending.is_none() && self.space.sharing.get() && !self.is_ready()
     }
 
     /// Whether the system call it is in may sleep; `None` when it is in none.
