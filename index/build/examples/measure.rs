@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tell = |progress: &Progress| {
         eprint!("\r{} of {:?} in {:.1?}   ", progress.instructions, progress.total, progress.elapsed);
     };
+    let before = cpu();
     let report = build(&trace, &Options { jobs, progress: Some(&tell) })?;
     eprintln!();
     let new = report.instructions - report.resumed;
@@ -35,7 +36,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         report.elapsed,
         rate(new, report.elapsed)
     );
+    let cpu = cpu() - before;
+    println!("CPU time {cpu:.2} s: {:.1} M/s", new as f64 / cpu / 1e6);
     queries(&trace)
+}
+
+/// CPU seconds of this process and of children that are gone.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
+    fields.filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 fn rate(instructions: u64, took: std::time::Duration) -> f64 {
@@ -71,6 +81,9 @@ fn queries(trace: &Trace) -> Result<(), Box<dyn std::error::Error>> {
                     store.value(&found)?;
                 }
                 times.push(began.elapsed());
+                if store.granules_decoded() - granules > 5 {
+                    println!("{} granules for {row:?} before {before}", store.granules_decoded() - granules);
+                }
                 decoded = decoded.max(store.granules_decoded() - granules);
             }
         }

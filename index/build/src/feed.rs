@@ -184,6 +184,11 @@ impl Feed {
         self.joined = false;
     }
 
+    /// An event happens: what is executed next does not follow what was.
+    pub(crate) const fn interrupt(&mut self) {
+        self.stopped_at = None;
+    }
+
     /// Encodes what there is; the next granule begins.
     pub(crate) fn seal(&mut self, tools: &mut Tools<'_>) -> Result<(), FeedError> {
         if self.raw.is_empty() {

@@ -1,7 +1,7 @@
 //! From the translator's blocks to the index's: one shape for each way through a block.
 
 use engine::Block;
-use granule::{BlockEnd, BlockShape, StoreAddress, StoreContents, StoreShape, StoreSize};
+use granule::{BlockEnd, BlockShape, Seam, StoreAddress, StoreContents, StoreShape, StoreSize};
 use guest::GuestAddr;
 use translate::log::BlockLog;
 use translate::{Address, Condition, Contents, Slot, Terminator};
@@ -11,7 +11,7 @@ const LARGEST_FIXED: u32 = 255;
 
 /// A single instruction that something else than translated code carried out.
 pub(crate) fn system(pc: GuestAddr, len: u8) -> BlockShape {
-    BlockShape { pc, lens: Box::new([len]), stores: Box::new([]), record: 0, end: BlockEnd::System }
+    BlockShape { pc, lens: Box::new([len]), seams: Box::new([]), stores: Box::new([]), record: 0, end: BlockEnd::System }
 }
 
 /// The shape of a path through a block, or `None` for one without instructions.
@@ -34,7 +34,9 @@ pub(crate) fn of_path(block: &Block, number: usize) -> Option<BlockShape> {
     };
     let slots = translated.slots.get(..path.slots as usize).unwrap_or_default();
     let lens = lens(block, path.instructions, after);
-    Some(BlockShape { pc: translated.pc, lens, stores: stores(slots), record: path.log_bytes as u16, end })
+    let seams = seams(block, &lens);
+    let record = path.log_bytes as u16;
+    Some(BlockShape { pc: translated.pc, lens, seams, stores: stores(slots), record, end })
 }
 
 /// The shape of the first `instructions` of a block that a fault ended there, and the bytes of its record.
@@ -45,9 +47,11 @@ pub(crate) fn of_part(block: &Block, log: &BlockLog, instructions: u32) -> (Opti
     if instructions == 0 {
         return (None, bytes);
     }
+    let lens = lens(block, instructions, None);
     let shape = BlockShape {
         pc: block.translated.pc,
-        lens: lens(block, instructions, None),
+        seams: seams(block, &lens),
+        lens,
         stores: stores(slots),
         record: bytes as u16,
         end: BlockEnd::Fall,
@@ -92,6 +96,14 @@ fn lens(block: &Block, count: u32, after: Option<GuestAddr>) -> Box<[u8]> {
         next.0.wrapping_sub(pcs[index].0).clamp(1, 15) as u8
     };
     (0..(count as usize).min(pcs.len())).map(len).collect()
+}
+
+/// Where the block leads along jumps.
+fn seams(block: &Block, lens: &[u8]) -> Box<[Seam]> {
+    let pcs = &block.translated.pcs;
+    let straight = |index: usize| pcs[index - 1].wrapping_add(u64::from(lens[index - 1])) == pcs[index];
+    let bent = (1..lens.len()).filter(|&index| !straight(index));
+    bent.map(|index| Seam { instruction: index as u16, pc: pcs[index] }).collect()
 }
 
 /// Whether each execution of a store brings its own address and length.

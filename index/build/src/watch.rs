@@ -298,6 +298,7 @@ impl Observer for Watch<'_> {
             return Ok(());
         }
         self.drain(id, space, event.task, at)?;
+        self.feeds.get_mut(&id).into_iter().for_each(Feed::interrupt);
         if let Fact::Syscall(info) | Fact::SyscallEnter(info) = &event.fact {
             self.note_paths(space, info, at.event);
         }

@@ -349,10 +349,8 @@ impl Encoder {
         let mut code: BTreeMap<u64, CodeUse> = BTreeMap::new();
         for local in &layout.locals {
             let Some(shape) = table.get(local.id) else { continue };
-            let mut pc = shape.pc;
-            for &len in &shape.lens {
+            for pc in shape.pcs() {
                 code.entry(pc.0 >> 12).or_default().lines |= 1 << (pc.page_offset() >> 6);
-                pc = pc.wrapping_add(u64::from(len));
             }
             let page = code.entry(shape.pc.0 >> 12).or_default();
             page.instructions += u64::from(local.count) * u64::from(local.instructions);

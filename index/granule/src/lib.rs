@@ -41,7 +41,7 @@ pub use pages::PageMask;
 pub use raw::{RawGranule, SystemWrite};
 pub use runs::{BlockRun, Runs};
 pub use shape::{
-    BlockEnd, BlockId, BlockInterner, BlockShape, BlockTable, StoreAddress, StoreContents, StoreShape,
+    BlockEnd, BlockId, BlockInterner, BlockShape, BlockTable, Seam, StoreAddress, StoreContents, StoreShape,
     StoreSize,
 };
 pub use wire::WireError;

@@ -1,64 +1,106 @@
-//! Which 8-byte words of which pages a granule writes: what the page index holds.
+//! Which bytes of which pages a granule writes: what the page index holds.
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
 
 use crate::wire::WireError;
 
-/// A bit for every aligned 8-byte word of a page.
+/// Which bytes of a page were written: for each aligned 8-byte word a bit for each of its bytes.
+///
+/// Whole words alone would send a question about one of two small fields in a word through every granule that writes
+/// the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageMask {
-    lines: [u8; 64],
+    words: [u8; 512],
 }
 
 impl Default for PageMask {
     fn default() -> Self {
-        Self { lines: [0; 64] }
+        Self { words: [0; 512] }
     }
 }
 
 impl PageMask {
-    /// Marks the words that the `len` bytes at `offset` touch, as far as they lie in the page.
+    /// Marks `len` bytes at `offset`, which lie in the page.
+    #[inline]
     fn set(&mut self, offset: u64, len: u64) {
-        let last = (offset + len.max(1) - 1).min(PAGE_SIZE - 1);
-        for word in offset >> 3..=last >> 3 {
-            self.lines[(word >> 3) as usize] |= 1 << (word & 7);
+        if len <= 8 {
+            let bits = ((1u16 << len) - 1) << (offset & 7);
+            let word = (offset >> 3) as usize;
+            self.words[word & 511] |= bits as u8;
+            if bits > 0xff {
+                self.words[(word + 1) & 511] |= (bits >> 8) as u8;
+            }
+        } else {
+            self.set_long(offset, len);
         }
     }
 
-    /// Whether a marked word shares a byte with `range`, for the mask of the page at `page`.
+    fn set_long(&mut self, offset: u64, len: u64) {
+        let (mut at, end) = (offset, (offset + len).min(PAGE_SIZE));
+        while at < end {
+            let part = (8 - (at & 7)).min(end - at);
+            self.words[(at >> 3) as usize] |= (((1u16 << part) - 1) << (at & 7)) as u8;
+            at += part;
+        }
+    }
+
+    /// Whether a marked byte lies in `range`, for the mask of the page at `page`.
     pub fn touches(&self, page: GuestAddr, range: GuestRange) -> bool {
         let part = range.intersect(GuestRange::new(page, PAGE_SIZE));
         if part.is_empty() {
             return false;
         }
+        let mut wanted = Self::default();
+        wanted.set_long(part.start.page_offset(), part.len());
         let (first, last) = (part.start.page_offset() >> 3, (part.end.0 - 1 - page.0) >> 3);
-        (first..=last).any(|word| self.lines[(word >> 3) as usize] >> (word & 7) & 1 != 0)
+        (first as usize..=last as usize).any(|word| self.words[word] & wanted.words[word] != 0)
     }
 
-    /// A bitmap of touched 64-byte lines, then a byte of word bits per touched line.
+    /// A bitmap of touched 64-byte lines; then, for each touched line, a byte with a bit for each touched word and one
+    /// with a bit for each whole one; then a byte for each touched word that is not whole.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut lines = 0u64;
-        for (line, &words) in self.lines.iter().enumerate() {
-            lines |= u64::from(words != 0) << line;
+        let (mut lines, mut masks, mut parts) = (0u64, Vec::new(), Vec::new());
+        for (number, line) in self.words.chunks_exact(8).enumerate() {
+            if line.iter().all(|&word| word == 0) {
+                continue;
+            }
+            lines |= 1 << number;
+            let bits = |wanted: fn(u8) -> bool| {
+                (0..8).fold(0u8, |bits, word| bits | u8::from(wanted(line[word])) << word)
+            };
+            masks.extend([bits(|word| word != 0), bits(|word| word == 0xff)]);
+            parts.extend(line.iter().filter(|&&word| word != 0 && word != 0xff));
         }
         let mut out = lines.to_le_bytes().to_vec();
-        out.extend(self.lines.iter().filter(|&&words| words != 0));
+        out.append(&mut masks);
+        out.append(&mut parts);
         out
     }
 
     /// What [`PageMask::to_bytes`] wrote.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
-        let (head, mut words) = bytes.split_first_chunk::<8>().ok_or(WireError::Short)?;
+        let (head, rest) = bytes.split_first_chunk::<8>().ok_or(WireError::Short)?;
         let lines = u64::from_le_bytes(*head);
+        let (masks, mut parts) =
+            rest.split_at_checked(lines.count_ones() as usize * 2).ok_or(WireError::Short)?;
+        let mut masks = masks.chunks_exact(2);
         let mut mask = Self::default();
-        for (line, slot) in mask.lines.iter_mut().enumerate() {
-            if lines >> line & 1 != 0 {
-                let (&first, rest) = words.split_first().ok_or(WireError::Short)?;
-                *slot = first;
-                words = rest;
+        for (number, line) in mask.words.chunks_exact_mut(8).enumerate() {
+            if lines >> number & 1 == 0 {
+                continue;
+            }
+            let masks = masks.next().ok_or(WireError::Short)?;
+            for (bit, word) in line.iter_mut().enumerate() {
+                if masks[1] >> bit & 1 != 0 {
+                    *word = 0xff;
+                } else if masks[0] >> bit & 1 != 0 {
+                    let (&part, rest) = parts.split_first().ok_or(WireError::Short)?;
+                    *word = part;
+                    parts = rest;
+                }
             }
         }
-        if words.is_empty() { Ok(mask) } else { Err(WireError::Invalid { what: "page mask" }) }
+        if parts.is_empty() { Ok(mask) } else { Err(WireError::Invalid { what: "page mask" }) }
     }
 }
 
@@ -85,12 +127,7 @@ impl PageSummary {
     pub(crate) fn add(&mut self, addr: u64, len: u64) {
         let offset = addr & (PAGE_SIZE - 1);
         if offset + len <= PAGE_SIZE {
-            let mask = self.mask(addr >> 12);
-            let (first, last) = (offset >> 3, (offset + len - 1) >> 3);
-            mask.lines[(first >> 3) as usize] |= 1 << (first & 7);
-            if last != first {
-                mask.set(offset, len);
-            }
+            self.mask(addr >> 12).set(offset, len);
         } else {
             self.add_long(addr, len);
         }
@@ -142,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_know_words() {
+    fn masks_know_bytes() {
         let mut summary = PageSummary::default();
         summary.add(0x1ff9, 16); // crosses into the next page
         summary.add(0x1000, 1);
@@ -154,8 +191,14 @@ mod tests {
             let mask = PageMask::from_bytes(&mask.to_bytes()).unwrap();
             mask.touches(GuestAddr(page << 12), GuestRange::new(GuestAddr(at), len))
         };
-        assert!(check(1, 0x1000, 1) && check(1, 0x0fff, 2) && check(1, 0x1fff, 1) && check(2, 0x2008, 1));
-        assert!(!check(1, 0x1008, 8) && !check(1, 0x1ff0, 8) && !check(2, 0x2010, 100));
-        assert!(check(6, 0x6ff8, 1) && check(7, 0x7007, 1) && !check(7, 0x7008, 1));
+        assert!(
+            check(1, 0x1000, 1)
+                && check(1, 0x0fff, 2)
+                && check(1, 0x1fff, 1)
+                && check(2, 0x2008, 1)
+                && check(1, 0x1ff9, 1)
+        );
+        assert!(!check(1, 0x1001, 8) && !check(1, 0x1ff0, 9) && !check(2, 0x2009, 100));
+        assert!(check(6, 0x6ff8, 1) && check(7, 0x7000, 1) && !check(7, 0x7001, 1));
     }
 }

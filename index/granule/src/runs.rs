@@ -35,8 +35,7 @@ impl Granule {
         ticks: Range<u64>,
         backwards: bool,
     ) -> Result<Runs, DecodeError> {
-        let wants =
-            |id| pcs.is_none_or(|pcs| self.table().get(id).is_some_and(|shape| shape.code().overlaps(pcs)));
+        let wants = |id| pcs.is_none_or(|pcs| self.table().get(id).is_some_and(|shape| shape.begins_in(pcs)));
         let wanted = self.layout().locals.iter().map(|local| wants(local.id)).collect();
         Ok(Runs {
             wanted,
@@ -53,21 +52,17 @@ impl Granule {
         let Some(pcs) = pcs else { return self.end_tick() - self.first_tick() };
         let mut count = 0;
         for (id, times) in self.blocks() {
-            let Some(shape) = self.table().get(id).filter(|shape| shape.code().overlaps(pcs)) else {
+            let Some(shape) = self.table().get(id).filter(|shape| shape.begins_in(pcs)) else {
                 continue;
             };
-            let mut pc = shape.pc;
-            for &len in &shape.lens {
-                count += if pcs.contains(pc) { u64::from(times) } else { 0 };
-                pc = pc.wrapping_add(u64::from(len));
-            }
+            count += shape.pcs().filter(|&pc| pcs.contains(pc)).count() as u64 * u64::from(times);
         }
         count
     }
 
     /// Whether any block with an instruction in `pcs` runs in it: only the head is needed.
     pub fn runs_any(&self, pcs: GuestRange) -> bool {
-        self.blocks().any(|(id, _)| self.table().get(id).is_some_and(|shape| shape.code().overlaps(pcs)))
+        self.blocks().any(|(id, _)| self.table().get(id).is_some_and(|shape| shape.begins_in(pcs)))
     }
 }
 

@@ -103,14 +103,25 @@ impl BlockEnd {
     }
 }
 
-/// A straight run of instructions that was executed as a whole. Its identity is all of it: a block left early, or
+/// Where a block goes on elsewhere than behind its last instruction: a jump that the translator followed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Seam {
+    /// The instruction that lies elsewhere, by number.
+    pub instruction: u16,
+    /// Its address.
+    pub pc: GuestAddr,
+}
+
+/// A run of instructions that was executed as a whole. Its identity is all of it: a block left early, or
 /// changed code at the same place, is another block.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct BlockShape {
     /// Address of its first instruction.
     pub pc: GuestAddr,
-    /// Length of each instruction in bytes (1 to 15).
+    /// Length of each instruction in bytes (1 to 15); that of a jump before a seam says nothing.
     pub lens: Box<[u8]>,
+    /// Where it is not straight, by instruction.
+    pub seams: Box<[Seam]>,
     /// Its stores in the order they happen.
     pub stores: Box<[StoreShape]>,
     /// Bytes of a log record behind its header.
@@ -142,15 +153,30 @@ impl BlockShape {
         self.lens.len() as u32
     }
 
-    /// The addresses its code occupies.
-    pub fn code(&self) -> GuestRange {
-        GuestRange::new(self.pc, self.lens.iter().map(|&len| u64::from(len)).sum())
+    /// The address of each instruction, in the order they ran.
+    pub fn pcs(&self) -> impl Iterator<Item = GuestAddr> + '_ {
+        let mut next = self.pc;
+        let mut seams = self.seams.iter().peekable();
+        (0u16..).zip(&self.lens).map(move |(index, &len)| {
+            let here = seams.next_if(|seam| seam.instruction == index).map_or(next, |seam| seam.pc);
+            next = here.wrapping_add(u64::from(len));
+            here
+        })
+    }
+
+    /// Whether an instruction of it begins in `range`.
+    pub fn begins_in(&self, range: GuestRange) -> bool {
+        self.pcs().any(|pc| range.contains(pc))
     }
 
     /// The address of its `index`-th instruction; the address past the end for the number of instructions.
     pub fn pc_of(&self, index: u32) -> GuestAddr {
-        let before = self.lens.iter().take(index as usize).map(|&len| u64::from(len)).sum();
-        self.pc.wrapping_add(before)
+        let seam = self.seams.iter().rev().find(|seam| {
+            u32::from(seam.instruction) <= index && u32::from(seam.instruction) < self.instructions()
+        });
+        let (first, pc) = seam.map_or((0, self.pc), |seam| (usize::from(seam.instruction), seam.pc));
+        let before = self.lens.iter().take(index as usize).skip(first).map(|&len| u64::from(len)).sum();
+        pc.wrapping_add(before)
     }
 
     /// The address after its last instruction: what a call at its end pushes.
@@ -233,6 +259,11 @@ impl BlockTable {
             last = shape.pc.0;
             put_varint(&mut out, (shape.lens.len() as u64) << 3 | shape.end as u64);
             out.extend_from_slice(&shape.lens);
+            put_varint(&mut out, shape.seams.len() as u64);
+            for seam in &shape.seams {
+                put_varint(&mut out, u64::from(seam.instruction));
+                put_signed(&mut out, seam.pc.0.wrapping_sub(shape.pc.0) as i64);
+            }
             put_varint(&mut out, u64::from(shape.record));
             put_varint(&mut out, shape.stores.len() as u64);
             shape.stores.iter().for_each(|store| write_store(&mut out, store));
@@ -253,12 +284,25 @@ impl BlockTable {
             if lens.is_empty() {
                 return Err(WireError::Invalid { what: "block without instructions" });
             }
+            let mut seams = Vec::new();
+            for _ in 0..reader.count(2)? {
+                let instruction = narrow(reader.varint()?)?;
+                let pc = GuestAddr(last.wrapping_add(reader.signed()? as u64));
+                seams.push(Seam { instruction, pc });
+            }
             let record = narrow(reader.varint()?)?;
             let mut stores = Vec::new();
             for _ in 0..reader.count(2)? {
                 stores.push(read_store(&mut reader, lens.len(), record, &stores)?);
             }
-            self.push(BlockShape { pc: GuestAddr(last), lens, stores: stores.into(), record, end });
+            self.push(BlockShape {
+                pc: GuestAddr(last),
+                lens,
+                seams: seams.into(),
+                stores: stores.into(),
+                record,
+                end,
+            });
         }
         reader.finish()
     }
@@ -338,6 +382,7 @@ mod tests {
         let shape = |pc, end| BlockShape {
             pc: GuestAddr(pc),
             lens: Box::new([1, 15, 3]),
+            seams: Box::new([]),
             stores: Box::new([
                 StoreShape {
                     instruction: 0,
@@ -371,5 +416,28 @@ mod tests {
         assert_eq!(again.intern(&shape(0x40_0000, BlockEnd::Return)), second);
         assert_eq!(again.table().get(BlockId(0)).unwrap().pc_of(2), GuestAddr(0x40_0010));
         assert_eq!(again.table().get(BlockId(0)).unwrap().end_pc(), GuestAddr(0x40_0013));
+    }
+
+    #[test]
+    fn a_block_may_lead_along_jumps() {
+        let shape = BlockShape {
+            pc: GuestAddr(0x1000),
+            lens: Box::new([3, 2, 4, 1]),
+            seams: Box::new([Seam { instruction: 2, pc: GuestAddr(0x800) }]),
+            stores: Box::new([]),
+            record: 0,
+            end: BlockEnd::Call,
+        };
+        let pcs = [0x1000, 0x1003, 0x800, 0x804].map(GuestAddr);
+        assert_eq!(shape.pcs().collect::<Vec<_>>(), pcs);
+        assert_eq!([0, 1, 2, 3].map(|index| shape.pc_of(index)), pcs);
+        assert_eq!(shape.end_pc(), GuestAddr(0x805));
+        assert!(shape.begins_in(GuestRange::new(GuestAddr(0x804), 1)));
+        assert!(!shape.begins_in(GuestRange::new(GuestAddr(0x1005), 4)));
+        let mut interner = BlockInterner::default();
+        interner.intern(&shape);
+        let mut read = BlockTable::default();
+        read.read_more(&interner.table().write_from(0).unwrap()).unwrap();
+        assert_eq!(read.shapes(), [shape]);
     }
 }

@@ -83,27 +83,25 @@ fn every_write_comes_back_and_every_filter_agrees_with_the_list() {
 }
 
 #[test]
-fn page_masks_cover_exactly_the_words_written() {
+fn page_masks_cover_exactly_the_bytes_written() {
     let mut encoder = Encoder::new().unwrap();
     let mut random = common::Random::new(7);
     let (raw, table, truth) = generate(&mut random, 2000);
     let encoded = encoder.encode(&raw, &table, &mut Frames::default()).unwrap();
-    let mut words: Vec<u64> = truth
-        .writes
-        .iter()
-        .flat_map(|write| write.addr >> 3..=(write.addr + write.bytes.len() as u64 - 1) >> 3)
-        .collect();
-    words.sort_unstable();
-    words.dedup();
+    let mut bytes: Vec<u64> =
+        truth.writes.iter().flat_map(|write| write.addr..write.addr + write.bytes.len() as u64).collect();
+    bytes.sort_unstable();
+    bytes.dedup();
     let mut masked = Vec::new();
     for (page, mask) in &encoded.pages {
-        for word in page << 9..(page + 1) << 9 {
-            if mask.touches(GuestAddr(page << 12), GuestRange::new(GuestAddr(word << 3), 8)) {
-                masked.push(word);
+        let mask = granule::PageMask::from_bytes(&mask.to_bytes()).unwrap();
+        for byte in page << 12..(page + 1) << 12 {
+            if mask.touches(GuestAddr(page << 12), GuestRange::new(GuestAddr(byte), 1)) {
+                masked.push(byte);
             }
         }
     }
-    assert_eq!(masked, words);
+    assert_eq!(masked, bytes);
 }
 
 #[test]
@@ -126,9 +124,9 @@ fn executions_come_back() {
     }
     for &(tick, block) in truth.runs.iter().step_by(97) {
         assert_eq!(granule.pc(tick).unwrap(), Some(table.get(block).unwrap().pc));
-        let code = table.get(block).unwrap().code();
-        let expected =
-            truth.runs.iter().filter(|(_, id)| table.get(*id).unwrap().code().overlaps(code)).count();
+        let shape = table.get(block).unwrap();
+        let code = GuestRange { start: shape.pc, end: shape.end_pc() };
+        let expected = truth.runs.iter().filter(|(_, id)| table.get(*id).unwrap().begins_in(code)).count();
         assert_eq!(granule.executed(Some(code), 0..u64::MAX, false).unwrap().count(), expected);
         let lines: u64 = encoded
             .code

@@ -99,8 +99,7 @@ impl Store {
                 let marks = granule.marks()?;
                 let Some(shape) = granule.table().get(run.block) else { return Ok(Vec::new()) };
                 let mut rows = Vec::new();
-                let mut pc = shape.pc;
-                for (tick, &len) in (run.tick..).zip(&shape.lens) {
+                for (tick, pc) in (run.tick..).zip(shape.pcs()) {
                     let mark = marks.at(tick);
                     let wanted = ticks.contains(&tick)
                         && pcs.is_none_or(|pcs| pcs.contains(pc))
@@ -109,7 +108,6 @@ impl Store {
                         let moment = Moment(mark.moment.0 + (tick - mark.tick));
                         rows.push(ExecutionRow { moment, task: mark.task, space, pc });
                     }
-                    pc = pc.wrapping_add(u64::from(len));
                 }
                 if backwards {
                     rows.reverse();

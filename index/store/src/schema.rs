@@ -47,7 +47,7 @@ CREATE TABLE columns(id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 -- The block dictionary, in the order of numbers: block `first` and those after it.
 CREATE TABLE blocks(first INTEGER PRIMARY KEY, count INTEGER NOT NULL, data BLOB NOT NULL);
 
--- Which words of which pages a granule writes.
+-- Which bytes of which pages a granule writes.
 CREATE TABLE page_index(space INTEGER, page INTEGER, granule INTEGER, mask BLOB NOT NULL,
   PRIMARY KEY(space, page, granule)) WITHOUT ROWID;
 

@@ -116,7 +116,7 @@ pub(crate) fn random_shape(random: &mut Random) -> BlockShape {
     let end =
         [BlockEnd::Fall, BlockEnd::Jump, BlockEnd::IndirectJump, BlockEnd::Return][random.below(4) as usize];
     let pc = GuestAddr(0x40_0000 + random.below(0x3000));
-    BlockShape { pc, lens: lens.into(), stores: stores.into(), record, end }
+    BlockShape { pc, lens: lens.into(), seams: Box::new([]), stores: stores.into(), record, end }
 }
 
 /// Runs `shape` once: fills `raw`, and `truth` with what it wrote.

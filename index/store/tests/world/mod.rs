@@ -245,7 +245,7 @@ impl Builder {
     }
 
     fn plain(pc: u64, end: BlockEnd) -> BlockShape {
-        BlockShape { pc: GuestAddr(pc), lens: Box::new([4, 1]), stores: Box::new([]), record: 0, end }
+        BlockShape { pc: GuestAddr(pc), lens: Box::new([4, 1]), seams: Box::new([]), stores: Box::new([]), record: 0, end }
     }
 
     fn call(&mut self, task: usize) {
@@ -260,6 +260,7 @@ impl Builder {
         let shape = BlockShape {
             pc: GuestAddr(site),
             lens: Box::new([5]),
+            seams: Box::new([]),
             stores: Box::new([push]),
             record: 8,
             end: BlockEnd::Call,
