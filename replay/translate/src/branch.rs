@@ -86,7 +86,7 @@ impl Generator<'_> {
     }
 
     /// Pushes the guest's return address. The call has retired then.
-    fn push_return(&mut self, step: &Step) {
+    pub(crate) fn push_return(&mut self, step: &Step) {
         let returns_to = step.next();
         self.before_stores(step);
         match i32::try_from(returns_to.0 as i64) {
@@ -106,8 +106,7 @@ impl Generator<'_> {
 
     /// Brings the target of an indirect branch into rcx, the guest's rcx into the engine page.
     fn load_target(&mut self, step: &Step) {
-        self.spill(RCX);
-        self.mark(step.pc);
+        self.free_rcx(step);
         match step.instr.op0_kind() {
             OpKind::Register => {
                 if let Some(register) = gpr(step.instr.op0_register()).filter(|&r| r != RCX) {
@@ -121,9 +120,16 @@ impl Generator<'_> {
         }
     }
 
-    fn return_branch(&mut self, step: &Step) {
-        self.spill(RCX);
+    /// Moves the guest's rcx to the engine page, unless it is there.
+    fn free_rcx(&mut self, step: &Step) {
+        if !self.spilled.contains(RCX) {
+            self.spill(RCX);
+        }
         self.mark(step.pc);
+    }
+
+    fn return_branch(&mut self, step: &Step) {
+        self.free_rcx(step);
         self.hot.raw(&[0x59]); // pop rcx
         let extra = if step.instr.op_count() == 1 { i32::from(step.instr.immediate16()) } else { 0 };
         if extra != 0 {

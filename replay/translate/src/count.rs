@@ -36,7 +36,7 @@ impl Generator<'_> {
         let dead = !keeps && flags_are_dead(self.request, plan, 0, &mut self.looked_at);
         let Some(last_side) = last_side else {
             self.counting = if dead { Counting::Entry } else { Counting::EntryKeepingFlags };
-            return self.count_at_entry(dead);
+            return self.count_at_entry(plan, dead);
         };
         // After the last step only where no branch is to follow.
         let ends = plan.steps.len() + usize::from(plan.end != End::Branch);
@@ -73,11 +73,15 @@ impl Generator<'_> {
         self.page(offset_of!(EnginePage, counter))
     }
 
-    fn count_at_entry(&mut self, dead: bool) {
+    fn count_at_entry(&mut self, plan: &Plan, dead: bool) {
         if dead {
             self.count_with_flags();
         } else {
             self.count_without_flags();
+            // Once in the engine page, the guest's rcx may stay there for an indirect branch.
+            if !plan.leaves_rcx_alone() {
+                self.unspill(RCX);
+            }
         }
         self.subtracted = self.longest;
     }
@@ -125,7 +129,6 @@ impl Generator<'_> {
         self.jump_over_if_positive();
         let out = self.cold.here();
         self.hot.jump(out);
-        self.unspill(RCX);
         self.cold.load(RCX, counter);
         self.cold.lea(RCX, Mem::at(RCX, n));
         self.cold.store(counter, RCX);
@@ -174,11 +177,13 @@ impl Generator<'_> {
 
     fn subtract_keeping_flags(&mut self, n: u32) {
         let counter = self.counter();
-        self.spill(RCX);
-        self.hot.load(RCX, counter);
-        self.hot.lea(RCX, Mem::at(RCX, -(n as i32)));
-        self.hot.store(counter, RCX);
-        self.unspill(RCX);
+        // A register that is not in use here: going through memory delays what waits for it.
+        let scratch = self.idle;
+        self.spill(scratch);
+        self.hot.load(scratch, counter);
+        self.hot.lea(scratch, Mem::at(scratch, -(n as i32)));
+        self.hot.store(counter, scratch);
+        self.unspill(scratch);
     }
 
     /// Compares the block's source bytes with what was translated, without touching flags.

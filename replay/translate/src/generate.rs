@@ -87,6 +87,8 @@ pub(crate) struct Generator<'a> {
     /// Arithmetic flags that the block's instructions so far have defined.
     defined_flags: u32,
     pub observer: Option<Observer>,
+    /// A register that the block's instructions do not name, if there is one.
+    pub idle: u8,
     pub slots: Vec<Slot>,
     pub indirect: Option<Indirect>,
     /// Guest code beyond the block that its form depends on.
@@ -95,6 +97,8 @@ pub(crate) struct Generator<'a> {
 
 impl<'a> Generator<'a> {
     fn new(request: &'a Request<'a>, plan: &Plan) -> Self {
+        let observer = request.mode.logs().then(|| Observer::new(plan));
+        let scratch = observer.as_ref().map_or(0, Observer::scratch);
         Self {
             request,
             hot: Asm::new(request.hot),
@@ -114,7 +118,8 @@ impl<'a> Generator<'a> {
             // Blocks before this one may have destroyed flags that only looked dead to a debugger.
             true_flags: if request.mode.exact() { flags::ARITHMETIC } else { 0 },
             defined_flags: 0,
-            observer: request.mode.logs().then(|| Observer::new(plan)),
+            observer,
+            idle: plan.idle(scratch),
             slots: Vec::new(),
             indirect: None,
             looked_at: Vec::new(),
@@ -240,6 +245,7 @@ impl<'a> Generator<'a> {
         match step.through {
             Through::End if last && plan.end == End::Branch => return self.branch(step),
             Through::End => {}
+            Through::Followed if step.kind == Kind::Call => return self.push_return(step),
             Through::Followed => return self.retire(step),
             Through::SideIf | Through::SideIfNot => return self.side(step),
         }

@@ -70,6 +70,11 @@ impl Observer {
         }
     }
 
+    /// The registers it uses, one bit each.
+    pub(crate) fn scratch(&self) -> u16 {
+        1 << self.pointer | 1 << self.work
+    }
+
     /// Bytes of the record, without its header.
     pub(crate) fn log_bytes(&self) -> u32 {
         self.bytes

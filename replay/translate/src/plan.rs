@@ -7,6 +7,7 @@ use iced_x86::{
 
 use crate::block::{ExitKind, Signal};
 use crate::class::{Class, Kind, classify, kind};
+use crate::emit::{RAX, RCX, RSP, gpr};
 use crate::refusal::Refusal;
 use crate::request::{Mode, Request};
 use crate::stores::{self, Store};
@@ -44,7 +45,7 @@ pub(crate) struct Step {
 pub(crate) enum Through {
     /// It does not, or the step is no branch.
     End,
-    /// At the target of a jump.
+    /// At the target of a jump or a call.
     Followed,
     /// After a conditional branch; taken, it leaves.
     SideIf,
@@ -96,6 +97,34 @@ pub(crate) struct Plan {
     pub sources: Vec<GuestRange>,
     /// General registers that some step reads or writes, by number (logging modes).
     pub used: u16,
+}
+
+impl Plan {
+    /// A register that no step names, not among `taken`; else any not among them. Never rsp, nor rcx, which branches want.
+    pub(crate) fn idle(&self, taken: u16) -> u8 {
+        let named = |step: &Step| {
+            let instr = &step.instr;
+            let operands = (0..instr.op_count()).map(|i| instr.op_register(i));
+            operands
+                .chain([instr.memory_base(), instr.memory_index()])
+                .filter_map(gpr)
+                .fold(0, |mask, r| mask | 1 << r)
+        };
+        let mine: u16 = self.steps.iter().map(named).fold(0, |mask: u16, more: u16| mask | more);
+        let candidates = |mask: u16| (0..16u8).rev().find(|&r| r != RSP && r != RCX && mask >> r & 1 == 0);
+        candidates(taken | mine).or_else(|| candidates(taken)).unwrap_or(RAX)
+    }
+
+    /// Whether the block ends with an indirect branch and none of its steps uses rcx.
+    pub(crate) fn leaves_rcx_alone(&self) -> bool {
+        let is_indirect =
+            |step: &Step| matches!(step.kind, Kind::Return | Kind::JumpIndirect | Kind::CallIndirect);
+        self.end == End::Branch && self.steps.last().is_some_and(is_indirect) && {
+            let mut factory = InstructionInfoFactory::new();
+            let uses = |step: &Step| stores::used_registers(factory.info(&step.instr));
+            self.steps.iter().map(uses).all(|used| used >> RCX & 1 == 0)
+        }
+    }
 }
 
 /// What was found at an address.
@@ -176,6 +205,10 @@ fn go_on(request: &Request<'_>, step: &Step, count: usize, sides: usize) -> Opti
     }
     let (through, to) = match step.kind {
         Kind::Jump if step.target().0 > step.pc.0 => (Through::Followed, step.target()),
+        // A log's reader learns of calls by the ends of blocks.
+        Kind::Call if !request.mode.logs() && count <= MAX_MERGED && step.target() != request.pc => {
+            (Through::Followed, step.target())
+        }
         Kind::Conditional if sides >= MAX_SIDES => return None,
         // A loop of this block alone is unrolled.
         Kind::Conditional if step.target() == request.pc && count <= MAX_UNROLLED / 2 => {

@@ -93,7 +93,8 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
             Stop::Syscall => panic!("a system call at {:#x}", regs.rip),
         }
         // The first step after a system call stop reports before anything has run.
-        if std::mem::take(&mut first) && (regs.rip, regs.rcx) == (before.rip, before.rcx) {
+        let seen = Registers { orig_rax: before.orig_rax, eflags: before.eflags, ..regs };
+        if std::mem::take(&mut first) && seen == before {
             continue;
         }
         if is_repeating(world, before.rip, &before, &regs) {

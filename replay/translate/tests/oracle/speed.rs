@@ -97,13 +97,13 @@ fn dispatch(asm: &mut CodeAssembler, rounds: u32) -> Result<(), iced_x86::IcedEr
         asm.lea(rax, ptr(*case))?;
         asm.mov(qword_ptr(rsp - 128 + 8 * i as i32), rax)?;
     }
-    asm.mov(ecx, rounds * 300_000)?;
+    asm.mov(r14d, rounds * 300_000)?;
     asm.set_label(&mut top)?;
-    asm.dec(ecx)?;
+    asm.dec(r14d)?;
     asm.je(end)?;
-    asm.mov(eax, ecx)?;
+    asm.mov(eax, r14d)?;
     asm.shr(eax, 2)?;
-    asm.xor(eax, ecx)?;
+    asm.xor(eax, r14d)?;
     asm.and(eax, 3)?;
     asm.jmp(qword_ptr(rsp + rax * 8 - 128))?;
     for (i, case) in cases.iter_mut().enumerate() {
