@@ -76,6 +76,7 @@ fn main() {
         ours.as_secs_f64() / theirs.as_secs_f64(),
         logged as f64 / space.retired() as f64,
     );
+    println!("{:?}", space.counters());
 }
 
 /// CPU time of a process's main thread (`/proc/PID/schedstat`).

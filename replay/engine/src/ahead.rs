@@ -6,14 +6,41 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
-use translate::{Mode, Refusal, Request, translate};
+use translate::{Mode, Refusal, Request, Terminator, translate};
 
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::space::Space;
 use crate::{Block, HostError, RunError};
 
 /// Blocks translated for one miss.
-const AHEAD: usize = 16;
+const AHEAD: usize = 24;
+
+/// What to translate next, and whether indirect branches go there: first what is certain to run.
+#[derive(Default)]
+struct Queue {
+    certain: VecDeque<(GuestAddr, bool)>,
+    likely: VecDeque<(GuestAddr, bool)>,
+}
+
+impl Queue {
+    fn follow(&mut self, block: &Block) {
+        let translated = &block.translated;
+        let end = translated.paths.iter().max_by_key(|path| path.instructions).map(|path| path.end);
+        let next = match end {
+            Some(Terminator::Fall { to } | Terminator::Jump { to } | Terminator::Call { to, .. }) => Some(to),
+            _ => None,
+        };
+        self.certain.extend(next.map(|to| (to, false)));
+        self.certain.extend(translated.return_sites.iter().map(|&site| (site, true)));
+        let others = translated.links.iter().map(|link| link.target).filter(|&to| Some(to) != next);
+        self.likely.extend(others.map(|to| (to, false)));
+    }
+
+    /// The next one, if `left` more may be translated; of the merely likely ones only while there is room for more.
+    fn next(&mut self, left: usize) -> Option<(GuestAddr, bool)> {
+        self.certain.pop_front().or_else(|| if left > AHEAD / 3 { self.likely.pop_front() } else { None })
+    }
+}
 
 /// Why there is no block.
 #[derive(Debug)]
@@ -46,7 +73,10 @@ impl Space {
     ) -> Result<Rc<Block>, Missing> {
         let found = self.code.find(mode, pc).map(Rc::clone);
         let block = match found {
-            Some(block) => block,
+            Some(block) => {
+                self.counters.unlisted += u64::from(listed);
+                block
+            }
             None => self.translate_ahead(mode, pc)?,
         };
         if listed && !self.breakpoints.contains(&pc) {
@@ -59,14 +89,10 @@ impl Space {
     fn translate_ahead(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
         let first = self.translate_listed(mode, pc)?;
         let table = self.tables.table[crate::place::mode_index(mode)];
-        let mut queue: VecDeque<(GuestAddr, bool)> = VecDeque::new();
-        let successors = |block: &Block, queue: &mut VecDeque<(GuestAddr, bool)>| {
-            queue.extend(block.translated.links.iter().map(|link| (link.target, false)));
-            queue.extend(block.translated.return_sites.iter().map(|&site| (site, true)));
-        };
-        successors(&first, &mut queue);
+        let mut queue = Queue::default();
+        queue.follow(&first);
         let mut left = AHEAD - 1;
-        while let Some((pc, listed)) = queue.pop_front() {
+        while let Some((pc, listed)) = queue.next(left) {
             if self.breakpoints.contains(&pc) && mode.exact() {
                 continue;
             }
@@ -77,7 +103,7 @@ impl Space {
                 None => match self.translate_listed(mode, pc) {
                     Ok(block) => {
                         left -= 1;
-                        successors(&block, &mut queue);
+                        queue.follow(&block);
                         block
                     }
                     // Whether the guest gets there is not known yet.

@@ -50,6 +50,22 @@ impl Arena {
         self.cold = (self.cold + cold as u64).next_multiple_of(16);
     }
 
+    /// Takes a place of its own for a stub, among the cold code.
+    pub(crate) fn take_stub(&mut self, bytes: u64) -> Option<CacheAddr> {
+        let at = self.cold;
+        let end = (at + bytes).next_multiple_of(16);
+        if end + BLOCK_ROOM > self.start + self.size {
+            return None;
+        }
+        self.cold = end;
+        Some(CacheAddr(at))
+    }
+
+    /// Whether an address lies in the arena.
+    pub(crate) fn holds(&self, at: CacheAddr) -> bool {
+        (self.start..self.start + self.size).contains(&at.0)
+    }
+
     /// Notes which block lies in the place for one that is run once.
     pub(crate) fn set_once(&mut self, id: BlockId) {
         self.once = Some(id);

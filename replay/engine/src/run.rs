@@ -43,6 +43,19 @@ pub(crate) enum Next {
     Return(Exit),
 }
 
+/// How often the cache was left, for diagnostics.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counters {
+    /// Times it was left, whatever the reason.
+    pub stops: u64,
+    /// By an indirect branch to a place that the lookup table does not know.
+    pub misses: u64,
+    /// Of those: to a block that was there already.
+    pub unlisted: u64,
+    /// By a direct branch that is not linked.
+    pub unlinked: u64,
+}
+
 /// What the cache is entered for.
 #[derive(Clone, Copy, Debug)]
 struct Allotment {
@@ -179,6 +192,7 @@ impl Space {
         self.host.set_registers(regs)?;
         let stop = self.host.resume()?;
         let regs = self.host.registers()?;
+        self.counters.stops += 1;
         match stop {
             Stop::Seccomp => self.left(&regs),
             Stop::Signal(signo) => self.interrupted(signo, &regs),
@@ -196,7 +210,10 @@ impl Space {
             self.regs.rip = page.indirect_target;
             return Ok(match self.refused_branch() {
                 Some(fault) => Next::Return(Exit::Fault(fault)),
-                None => Next::At(true),
+                None => {
+                    self.counters.misses += 1;
+                    Next::At(true)
+                }
             });
         }
         let block = self.code.block(BlockId(page.exit_block)).map(Rc::clone);
@@ -213,7 +230,10 @@ impl Space {
 
     fn act(&mut self, kind: ExitKind, block: &Rc<Block>) -> Result<Next, RunError> {
         Ok(match kind {
-            ExitKind::Link { .. } => Next::At(false),
+            ExitKind::Link { .. } => {
+                self.counters.unlinked += 1;
+                Next::At(false)
+            }
             ExitKind::Budget => Next::Replan,
             ExitKind::Breakpoint => Next::Return(Exit::Breakpoint),
             ExitKind::Syscall => Next::Return(Exit::Syscall),

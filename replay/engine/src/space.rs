@@ -18,6 +18,7 @@ use crate::place::{Low, MODES, Places};
 use crate::selfmod::Disturbed;
 use crate::source::CodeReader;
 use crate::table::{Code, Tables};
+use crate::run::Counters;
 use crate::{Block, Config, ForkError, HostError, NewError, RunError};
 
 /// What a fork does with shared mappings.
@@ -71,6 +72,7 @@ pub struct Space {
     /// Log records that did not fit.
     pub(crate) log_overflow: Vec<u8>,
     pub(crate) xsave_size: u32,
+    pub(crate) counters: Counters,
     thread_bound: PhantomData<*const ()>,
 }
 
@@ -124,6 +126,7 @@ impl Space {
             log_next: log_at,
             log_overflow: Vec::new(),
             xsave_size: std::arch::x86_64::__cpuid_count(0xd, 0).ebx,
+            counters: Counters::default(),
             thread_bound: PhantomData,
         };
         space.map_slot()?;
@@ -182,6 +185,7 @@ impl Space {
             log_next: self.log_at,
             log_overflow: Vec::new(),
             xsave_size: self.xsave_size,
+            counters: Counters::default(),
             thread_bound: PhantomData,
         };
         copy.map_slot()?;
@@ -278,6 +282,11 @@ impl Space {
     /// The mode in force.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// How often the cache was left, for diagnostics.
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// The replaying process, for diagnostics.

@@ -183,7 +183,8 @@ impl Code {
             cache.links_to.insert(link.target.0, self.link_nodes.len() as u32);
             self.link_nodes.push(LinkNode { from: id, link: index as u16, next });
             if let Some(to) = cache.by_pc.get(&link.target.0) {
-                point(link, self.blocks[to.index()].translated.entry, patches);
+                let entry = self.blocks[to.index()].translated.entry;
+                point(&mut self.arenas, link, entry, patches);
             }
         }
         self.point_links_to(&block, Some(block.translated.entry), patches);
@@ -200,7 +201,7 @@ impl Code {
         while let Some(&LinkNode { from, link, next }) = self.link_nodes.get(node as usize) {
             if self.state[from.index()].live {
                 if let Some(link) = self.blocks[from.index()].translated.links.get(usize::from(link)) {
-                    point(link, to.unwrap_or(link.unlinked), patches);
+                    point(&mut self.arenas, link, to.unwrap_or(link.unlinked), patches);
                 }
                 last = node;
             } else if last == NONE {
@@ -224,7 +225,8 @@ impl Code {
         let chains = &mut self.caches[mode_index(block.mode)].chains;
         if let Some(head) = chains.insert(slot as u64, id) {
             state.chain = head.0;
-            point(&block.translated.chain, self.blocks[head.index()].translated.lookup, patches);
+            let lookup = self.blocks[head.index()].translated.lookup;
+            point(&mut self.arenas, &block.translated.chain, lookup, patches);
         }
         let at = u64::from(table) + 8 * slot as u64;
         patches.put(at, &block.translated.lookup.0.to_le_bytes());
@@ -256,7 +258,7 @@ impl Code {
         }
         self.state[at.index()].chain = chain;
         let link = self.blocks[at.index()].translated.chain;
-        point(&link, next.unwrap_or(link.unlinked), patches);
+        point(&mut self.arenas, &link, next.unwrap_or(link.unlinked), patches);
     }
 
     /// Forgets a block: nothing goes to it any more.
@@ -352,9 +354,21 @@ fn push_page(by_page: &mut AddressMap<u32>, nodes: &mut Vec<PageNode>, page: u64
     nodes.push(PageNode { block, next });
 }
 
-/// Makes a link go to `to`; one that cannot reach it stays as it is, and leaves through its stub each time.
-fn point(link: &Link, to: CacheAddr, patches: &mut Patches) {
+/// Makes a link go to `to`, through a stub beside it if that lies too far away.
+fn point(arenas: &mut [Arena], link: &Link, to: CacheAddr, patches: &mut Patches) {
     if let Some(bytes) = link.displacement(to) {
+        patches.put(link.site.0, &bytes);
+        return;
+    }
+    let near = arenas.iter_mut().find(|arena| arena.holds(link.site));
+    let Some(stub) = near.and_then(|arena| arena.take_stub(FAR_JUMP)) else { return };
+    let mut code = vec![0xff, 0x25, 0, 0, 0, 0]; // jmp [rip + 0]
+    code.extend_from_slice(&to.0.to_le_bytes());
+    patches.put(stub.0, &code);
+    if let Some(bytes) = link.displacement(stub) {
         patches.put(link.site.0, &bytes);
     }
 }
+
+/// Bytes of a jump to anywhere.
+const FAR_JUMP: u64 = 14;
