@@ -8,8 +8,9 @@
 //! - `request`: what to translate, and how
 //! - `block`: what comes out: code, links, exits, marks, store slots, paths
 //! - `class`: the one table of instruction classes
-//! - `plan`: which instructions a block has and how it ends
+//! - `plan`: which instructions a block has, which way it goes and how it ends
 //! - `flags`: where the arithmetic flags are dead
+//! - `stores`: what an instruction stores
 //! - `emit`: a small assembler
 //! - `generate`: from a plan to code; `count`, `branch` and `observe` are its parts
 //! - `log`: what observed code writes, and a walker over it

@@ -293,27 +293,28 @@ impl<'a> Cache<'a> {
                 None
             }
             ExitKind::LogBulk => {
-                let record = log::bulk_record(block, page.bulk_start, regs.rdi, &mut |at, into| {
-                    into.copy_from_slice(self.world.bytes(at.0, into.len()));
-                });
-                self.drain();
-                self.log.extend_from_slice(&record);
+                self.append_bulk(regs.rdi);
                 None
             }
             ExitKind::X87Pointer { offset, width } => {
-                let (index, start) = (page.exit_block as usize, page.bulk_start);
-                self.fix_x87(start + u64::from(offset), width as usize);
+                self.fix_x87(page.bulk_start + u64::from(offset), width as usize);
                 if self.mode.logs() {
-                    let block = &self.blocks[index];
-                    let record = log::bulk_record(block, start, regs.rdi, &mut |at, into| {
-                        into.copy_from_slice(self.world.bytes(at.0, into.len()));
-                    });
-                    self.drain();
-                    self.log.extend_from_slice(&record);
+                    self.append_bulk(regs.rdi);
                 }
                 None
             }
         }
+    }
+
+    /// Appends the record of the block that was left, which the block could not write itself.
+    fn append_bulk(&mut self, rdi: u64) {
+        let page = self.world.page();
+        let block = &self.blocks[page.exit_block as usize];
+        let record = log::bulk_record(block, page.bulk_start, rdi, &mut |at, into| {
+            into.copy_from_slice(self.world.bytes(at.0, into.len()));
+        });
+        self.drain();
+        self.log.extend_from_slice(&record);
     }
 
     /// A lookup that missed: goes on at the target, or takes the branch back.
