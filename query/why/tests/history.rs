@@ -81,6 +81,7 @@ impl Script {
         let shape = BlockShape {
             pc: GuestAddr(CODE + self.moment * 4),
             lens: Box::new([4]),
+            seams: Box::new([]),
             stores: stores.into_iter().collect(),
             record: 0,
             end: BlockEnd::Fall,
