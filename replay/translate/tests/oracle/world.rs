@@ -89,7 +89,6 @@ impl World {
     }
 
     /// The same, or as much as there is of it.
-    #[expect(clippy::mut_from_ref, reason = "it belongs to the child as much as to this value")]
     pub(crate) fn readable(&self, at: u64, len: usize) -> Option<&mut [u8]> {
         let (start, size) =
             *self.regions.iter().find(|&&(start, size)| (start..start + size as u64).contains(&at))?;
