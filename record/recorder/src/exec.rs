@@ -7,6 +7,7 @@ use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
 use ptrace::{Memory, PtraceEvent, Report, Stopped};
 use trace::{Event, Fact, Stop};
 
+use crate::answer::Guise;
 use crate::api::RecordError;
 use crate::image;
 use crate::procfs;
@@ -43,8 +44,7 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
         raised: Vec::new(),
         restart: None,
         segv: SegvShadow::default(),
-        affinity,
-        filtered: false,
+        guise: Guise::of_command(affinity),
         dying: 0,
     })
 }
@@ -95,6 +95,7 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     task.raw = raw;
     task.restart = None;
     task.segv.forget_handler();
+    task.guise.exec();
     Ok((stopped, Resume::Cont(0)))
 }
 

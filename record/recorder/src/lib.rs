@@ -13,12 +13,14 @@
 //! - `shared`: memory that more than one process, or a file's writers, can change
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
 //! - `output`: writes to the recorded run's standard streams
-//! - `affinity`: the processors a guest believes to have
+//! - `affinity`: one processor for all that is recorded
+//! - `answer`: calls answered from what is kept for the guest
 //! - `sink`: events on their way to the trace
 //! - `timer`: the clock tick that ends slices
 //! - `paranoid`: compares all memory around every system call
 
 mod affinity;
+mod answer;
 mod api;
 mod command;
 mod exec;

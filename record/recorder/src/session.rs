@@ -257,7 +257,6 @@ impl Session {
         let run = std::mem::replace(&mut task.run, Run::Running);
         let Run::Ready(stopped, resume) = run else { return Ok(()) };
         let resumed = match resume {
-            Resume::Cont(signal) if task.filtered => stopped.cont_to_syscall(signal),
             Resume::Cont(signal) => stopped.cont(signal),
             Resume::ToExit => stopped.cont_to_syscall(0),
             Resume::Listen => stopped.listen(),
@@ -468,10 +467,8 @@ impl Session {
 
 fn dispatch(core: &mut Core, task: &mut Task, report: Report) -> Result<Next, StopError> {
     match report {
-        Report::Seccomp(stopped) if task.filtered && task.pending.is_some() => Ok((stopped, Resume::ToExit)),
         Report::Seccomp(stopped) => syscall::on_entry(core, task, stopped),
-        Report::Syscall(stopped) if task.pending.is_some() => syscall::on_exit(core, task, stopped),
-        Report::Syscall(stopped) => syscall::on_entry(core, task, stopped),
+        Report::Syscall(stopped) => syscall::on_exit(core, task, stopped),
         Report::Event(PtraceEvent::Exec, stopped) => exec::on_exec(core, task, stopped),
         Report::Event(PtraceEvent::Fork | PtraceEvent::Vfork | PtraceEvent::Clone, stopped) => {
             spawn::on_spawn(core, task, stopped)

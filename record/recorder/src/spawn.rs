@@ -103,8 +103,7 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
         raised: Vec::new(),
         restart: None,
         segv: task.segv,
-        affinity: task.affinity.clone(),
-        filtered: task.filtered,
+        guise: task.guise.clone(),
         dying: 0,
     });
     Ok((stopped, Resume::ToExit))

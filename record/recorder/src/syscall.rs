@@ -10,13 +10,11 @@ use trace::{MemWrite, SyscallInfo};
 use crate::session::{Core, Next, StopError};
 use crate::sink::Ended;
 use crate::task::{Pending, Resume, Task};
-use crate::{affinity, image, memmap, output, paranoid, shared, signal, trap};
+use crate::{answer, image, memmap, output, paranoid, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
 const RT_SIGPROCMASK: u32 = kernel::number("rt_sigprocmask");
-const PRCTL: u32 = kernel::number("prctl");
-const SECCOMP: u32 = kernel::number("seccomp");
 
 /// Restart codes that a tracer sees in rax (`linux/errno.h`).
 const RESTART_CODES: [i64; 3] = [-512, -513, -514];
@@ -54,7 +52,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     let emulated = match class {
         Class::Emulate(errno) => Some(errno.as_result()),
         Class::Map(MapCall::ForkRule) => memmap::fork_rule(&args),
-        _ => instead(core, task, nr, &args),
+        Class::Answer(answer) => answer::give(core, task, answer, &args),
+        _ if output::moves_unseen(&core.streams, task, nr, &args) => Some(Errno::EINVAL.as_result()),
+        _ => None,
     };
     if let Some(result) = emulated {
         stopped.set_registers(&Registers { orig_rax: u64::MAX, rax: result as u64, ..regs })?;
@@ -79,14 +79,6 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     }
     signal::raise_held(task);
     Ok((stopped, Resume::ToExit))
-}
-
-/// The answer to a call that the recorder gives in the kernel's place, if it does.
-fn instead(core: &Core, task: &mut Task, nr: u32, args: &[u64; 6]) -> Option<i64> {
-    if output::moves_unseen(&core.streams, task, nr, args) {
-        return Some(Errno::EINVAL.as_result());
-    }
-    affinity::set(core, task, nr, args)
 }
 
 fn new_segv_action(task: &Task, nr: u32, args: &[u64; 6]) -> Option<[u8; 32]> {
@@ -114,9 +106,8 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     }
     let result = regs.rax as i64;
     let call = pending.call.returned(result);
-    affinity::answer(core, task, &call)?;
-
-    let ranges = if pending.emulated.is_some() { Vec::new() } else { effects(&call, task)? };
+    let refused = pending.emulated.is_some() && !matches!(pending.class, Class::Answer(_));
+    let ranges = if refused { Vec::new() } else { effects(&call, task)? };
     let mut maps = match pending.class {
         Class::Map(kind) => memmap::ops(core, task, kind, &call)?,
         _ => Vec::new(),
@@ -200,15 +191,12 @@ fn follow(
     nr: u32,
     new_action: Option<[u8; 32]>,
 ) -> Result<(), StopError> {
-    const PR_SET_SECCOMP: u64 = libc::PR_SET_SECCOMP as u64;
     if !call.succeeded() {
         return Ok(());
     }
     match nr {
         RT_SIGPROCMASK => task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?),
         RT_SIGACTION => task.segv.action = new_action.unwrap_or(task.segv.action),
-        PRCTL if call.args[0] == PR_SET_SECCOMP => task.filtered = true,
-        SECCOMP if call.args[0] <= u64::from(libc::SECCOMP_SET_MODE_FILTER) => task.filtered = true,
         _ => {}
     }
     Ok(())

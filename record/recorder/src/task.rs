@@ -7,6 +7,7 @@ use guest::{GuestAddr, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class};
 use ptrace::{HostTid, Memory, Stopped};
 
+use crate::answer::Guise;
 use crate::shared::SharedMapping;
 
 /// A recorded address space.
@@ -111,10 +112,8 @@ pub(crate) struct Task {
     /// What `restart_syscall` would restart.
     pub(crate) restart: Option<(u32, [u64; 6])>,
     pub(crate) segv: SegvShadow,
-    /// The processors it believes it may run on, as a bit mask.
-    pub(crate) affinity: Vec<u8>,
-    /// Whether it has a seccomp filter of its own, which may end calls before ours sees them.
-    pub(crate) filtered: bool,
+    /// What it believes of itself.
+    pub(crate) guise: Guise,
     /// The signal it was told to die of, its event being written; 0 for none.
     pub(crate) dying: i32,
 }

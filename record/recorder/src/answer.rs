@@ -1,0 +1,110 @@
+//! Calls about features that the recorder uses itself: answered from what is kept for the guest, not made.
+
+use guest::{GuestAddr, GuestMemory};
+use kernel::{Answer, Errno};
+
+use crate::affinity;
+use crate::session::Core;
+use crate::task::Task;
+
+/// `PR_TSC_ENABLE` and `PR_TSC_SIGSEGV` (`linux/prctl.h`).
+const TSC_ENABLE: i64 = 1;
+const TSC_SIGSEGV: i64 = 2;
+
+/// What a task believes of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Guise {
+    dumpable: i64,
+    tsc: i64,
+    no_new_privs: i64,
+    /// The processors it believes it may run on, as a bit mask.
+    pub(crate) affinity: Vec<u8>,
+}
+
+impl Guise {
+    /// Of a command that this process starts.
+    pub(crate) fn of_command(affinity: Vec<u8>) -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let no_new_privs = status.lines().any(|line| line.split_whitespace().eq(["NoNewPrivs:", "1"]));
+        Self { dumpable: 1, tsc: TSC_ENABLE, no_new_privs: i64::from(no_new_privs), affinity }
+    }
+
+    /// A new program starts afresh in what exec resets.
+    pub(crate) fn exec(&mut self) {
+        self.dumpable = 1;
+    }
+
+    /// Whether `rdtsc` is to raise a SIGSEGV that the guest sees.
+    pub(crate) fn tsc_faults(&self) -> bool {
+        self.tsc == TSC_SIGSEGV
+    }
+}
+
+/// The result the guest gets, with what it writes already in the guest's memory; `None` where the call is to be made.
+pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]) -> Option<i64> {
+    let invalid = Errno::EINVAL.as_result();
+    let guise = &mut task.guise;
+    Some(match answer {
+        Answer::GetDumpable => guise.dumpable,
+        Answer::SetDumpable if args[1] <= 1 => {
+            guise.dumpable = args[1] as i64;
+            0
+        }
+        Answer::GetTsc => {
+            let state = (guise.tsc as i32).to_le_bytes();
+            store(task, args[1], &state, 0)
+        }
+        Answer::SetTsc if matches!(args[1] as i64, TSC_ENABLE | TSC_SIGSEGV) => {
+            guise.tsc = args[1] as i64;
+            0
+        }
+        Answer::GetSeccomp => 0,
+        Answer::GetNoNewPrivs => guise.no_new_privs,
+        Answer::SetNoNewPrivs if args[1..5] == [1, 0, 0, 0] => {
+            guise.no_new_privs = 1;
+            0
+        }
+        Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
+        Answer::GetAffinity if affinity::concerns_guest(core, args[0]) => get_affinity(task, args),
+        Answer::SetAffinity if affinity::concerns_guest(core, args[0]) => set_affinity(task, args),
+        // Of tasks that are not recorded the kernel tells, and `cpuid` is not trapped.
+        Answer::GetAffinity | Answer::SetAffinity | Answer::GetCpuid | Answer::SetCpuid => return None,
+    })
+}
+
+/// Stores what an answer writes; `result`, or `EFAULT`. Only where the guest itself could store.
+fn store(task: &Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
+    let memory = &task.space.memory;
+    let addr = GuestAddr(addr);
+    let mut probe = vec![0; bytes.len()];
+    let there = memory.read_some(addr, &mut probe) == bytes.len();
+    if there && memory.write(addr, bytes).is_ok() { result } else { Errno::EFAULT.as_result() }
+}
+
+fn get_affinity(task: &Task, args: &[u64; 6]) -> i64 {
+    const WORD: u64 = 8;
+    let mask = &task.guise.affinity;
+    let len = mask.len().min(args[1] as usize);
+    // The kernel wants room for every processor there may be.
+    if args[1] % WORD != 0 || mask[len..].iter().any(|byte| *byte != 0) {
+        return Errno::EINVAL.as_result();
+    }
+    store(task, args[2], &mask[..len], len as i64)
+}
+
+fn set_affinity(task: &mut Task, args: &[u64; 6]) -> i64 {
+    let len = (args[1] as usize).min(task.guise.affinity.len());
+    let Ok(asked) = task.space.memory.read_vec(GuestAddr(args[2]), len) else {
+        return Errno::EFAULT.as_result();
+    };
+    let online = affinity::online(task.guise.affinity.len());
+    let padded = asked.iter().chain(std::iter::repeat(&0));
+    let mask: Vec<u8> = online.iter().zip(padded).map(|(online, asked)| online & asked).collect();
+    if mask.iter().all(|byte| *byte == 0) {
+        return Errno::EINVAL.as_result();
+    }
+    if args[0] == 0 || args[0] as i32 == task.tid.0 {
+        task.guise.affinity = mask;
+    }
+    0
+}
