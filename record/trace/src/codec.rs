@@ -169,4 +169,60 @@ mod tests {
         assert!(RegsDelta { changed: 1 << 27, by: vec![1] }.apply(&regs).is_none());
         assert!(RegsDelta { changed: 1, by: vec![] }.apply(&regs).is_none());
     }
+
+    /// An event with something in every part.
+    fn full() -> Event {
+        use crate::event::{Backing, Data, PayloadRef, SyscallInfo};
+        use guest::{FileId, GuestAddr, GuestRange, Prot};
+        let range = GuestRange::new(GuestAddr(0x1000), 0x1000);
+        let (prot, name) = (Prot::from_bits(3), "[heap]".to_owned());
+        let backing = Backing::File { file: FileId(0), offset: 0 };
+        let flags = (false, true, false);
+        let map = MapOp::Map {
+            range,
+            prot,
+            shared: flags.0,
+            grows_down: flags.1,
+            no_reserve: flags.2,
+            backing,
+            name,
+        };
+        let info = SyscallInfo { nr: 1, args: [9; 6], result: Some(-2), output: None, output_crc: 5 };
+        let before = Registers { rax: 1, rip: 0x1010, ..Registers::default() };
+        Event {
+            task: TaskId(0),
+            space: SpaceId(0),
+            stop: Stop::Syscall,
+            before,
+            after: Registers { rax: 7, ..before },
+            xstate: Some(XState(vec![1; 600])),
+            maps: vec![map, MapOp::Remap { from: range, to: range, keep: false }],
+            writes: vec![
+                MemWrite { addr: GuestAddr(0x1800), data: Data::Inline(vec![1, 2, 3]) },
+                MemWrite { addr: GuestAddr(0x1800), data: Data::Payload(PayloadRef { offset: 3, len: 4 }) },
+            ],
+            fact: Fact::Syscall(info),
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic() {
+        use crate::validate::{Bounds, Sequence, check_alone};
+        let mut good = Vec::new();
+        encode(&mut Context::default(), full(), &mut good).unwrap();
+        assert_eq!(decode(&mut Context::default(), &good), Some((full(), &[][..])));
+        let mut accepted = 0;
+        for at in 0..good.len() {
+            assert!(decode(&mut Context::default(), &good[..at]).is_none(), "cut to {at}");
+            for value in (0..=255).step_by(5) {
+                let mut bad = good.clone();
+                bad[at] = value;
+                let Some((event, _)) = decode(&mut Context::default(), &bad) else { continue };
+                let checked = check_alone(&event, Bounds { files: 1, payload: 7 });
+                accepted += u32::from(checked.is_ok() && Sequence::default().follow(&event).is_ok());
+            }
+        }
+        // None of them begins a recording.
+        assert_eq!(accepted, 0);
+    }
 }

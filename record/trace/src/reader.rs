@@ -1,8 +1,10 @@
 //! Reads a trace directory. Believes nothing: lengths, checksums and references are checked before they are used.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +12,7 @@ use guest::{EventId, FileId, GuestRange};
 
 use crate::codec::{self, Context};
 use crate::event::{Data, Event, PayloadRef};
-use crate::files::KeptFile;
+use crate::files::{KeptFile, hash_file};
 use crate::frame::{FrameError, FrameReader, Head, Kind, Stream};
 use crate::header::{Header, Summary, Trailer, Version};
 use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
@@ -74,6 +76,20 @@ pub enum ReadError {
         /// Which.
         file: FileId,
     },
+    /// A kept file cannot be read.
+    #[error("cannot read kept file {path}")]
+    File {
+        /// Where it lies.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A kept file does not hold what was kept.
+    #[error("kept file {path} was changed since it was kept")]
+    Changed {
+        /// Where it lies.
+        path: PathBuf,
+    },
 }
 
 struct Inner {
@@ -90,6 +106,8 @@ struct Inner {
     payload_frames: Vec<Head>,
     payload_len: u64,
     cache: Mutex<VecDeque<(usize, Arc<Vec<u8>>)>>,
+    /// Kept files whose contents are known to be right.
+    verified: Mutex<HashSet<FileId>>,
 }
 
 /// An open trace. Cheap to clone; clones share everything and can be used from several threads.
@@ -137,6 +155,7 @@ impl Trace {
             payload_frames,
             payload_len,
             cache: Mutex::new(VecDeque::new()),
+            verified: Mutex::new(HashSet::new()),
         })))
     }
 
@@ -221,6 +240,21 @@ impl Trace {
     /// Where the contents of a kept file lie.
     pub fn file_path(&self, file: FileId) -> Result<PathBuf, ReadError> {
         self.file(file).map(|kept| self.0.dir.join("files").join(kept.hex()))
+    }
+
+    /// As [`Trace::file_path`], once the contents are known to be what was kept: read and hashed at the first call.
+    pub fn verified_file_path(&self, file: FileId) -> Result<PathBuf, ReadError> {
+        let path = self.file_path(file)?;
+        let verified = || self.0.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        if !verified().contains(&file) {
+            let hashed = File::open(&path).and_then(|mut open| hash_file(&mut open));
+            let (hash, _) = hashed.map_err(|source| ReadError::File { path: path.clone(), source })?;
+            if hash != self.file(file)?.hash {
+                return Err(ReadError::Changed { path });
+            }
+            verified().insert(file);
+        }
+        Ok(path)
     }
 
     /// Every range that was ever mapped in any space, merged, in order. Reads all events when the recording is

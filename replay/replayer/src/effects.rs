@@ -41,7 +41,7 @@ fn request(trace: &Trace, op: &MapOp) -> Result<MapRequest, ReplayError> {
     let source = match backing {
         Backing::Zero => MapSource::Zero,
         Backing::File { file, offset } => {
-            MapSource::File { path: trace.file_path(file)?, offset, object: u64::from(file.0) }
+            MapSource::File { path: trace.verified_file_path(file)?, offset, object: u64::from(file.0) }
         }
     };
     Ok(MapRequest { range, prot, shared, grows_down, no_reserve, source })

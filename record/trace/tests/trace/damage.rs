@@ -104,8 +104,12 @@ fn a_changed_kept_file_is_reported() {
     let show = || trace::check(&trace).iter().map(ToString::to_string).collect::<Vec<_>>();
     fs::remove_file(&path).unwrap();
     assert_eq!(show(), ["kept file 0 is missing"]);
+    assert!(matches!(trace.verified_file_path(guest::FileId(0)), Err(trace::ReadError::File { .. })));
     fs::write(&path, "short").unwrap();
     assert_eq!(show(), ["kept file 0 has 5 bytes, 25 were kept"]);
     fs::write(&path, sample::KEPT.to_ascii_uppercase()).unwrap();
     assert_eq!(show(), ["kept file 0 was changed"]);
+    assert!(matches!(trace.verified_file_path(guest::FileId(0)), Err(trace::ReadError::Changed { .. })));
+    fs::write(&path, sample::KEPT).unwrap();
+    assert_eq!(trace.verified_file_path(guest::FileId(0)).unwrap(), path);
 }
