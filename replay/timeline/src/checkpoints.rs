@@ -30,12 +30,12 @@ impl Checkpoints {
         self.kept.binary_search_by_key(&position, Snapshot::position).is_ok()
     }
 
-    /// Keeps one more. Where there are too many, the one goes that is missed least: the gap it leaves is smallest against its
+    /// Keeps one more, of at most `affordable`. Where there are too many, the one goes that is missed least: the gap it leaves is smallest against its
     /// distance from `here`. The first is never dropped.
-    pub(crate) fn keep(&mut self, snapshot: Snapshot, here: Moment) {
+    pub(crate) fn keep(&mut self, snapshot: Snapshot, here: Moment, affordable: usize) {
         let index = self.kept.partition_point(|kept| kept.position() < snapshot.position());
         self.kept.insert(index, snapshot);
-        if self.kept.len() > MOST
+        while self.kept.len() > MOST.min(affordable)
             && let Some(victim) = victim(&self.positions(), here)
         {
             self.kept.remove(victim);

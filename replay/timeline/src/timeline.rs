@@ -17,6 +17,11 @@ const NEAR: u64 = 300_000;
 /// code nearby saves translating it again.
 const CLOSE: u64 = 1_000;
 
+/// Bytes that all checkpoints together may come to hold, as far as there are more than [`FEWEST`].
+const MEMORY: u64 = 2 << 30;
+/// Checkpoints that are kept however much memory they need.
+const FEWEST: usize = 5;
+
 /// Why a move ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StopReason {
@@ -65,7 +70,7 @@ impl Timeline {
         replay.run(Until::Moment(Moment(0), Bias::NextInstruction), &mut Silent)?;
         let mut checkpoints = Checkpoints::default();
         let first = replay.snapshot()?;
-        checkpoints.keep(first, Moment(0));
+        checkpoints.keep(first, Moment(0), usize::MAX);
         Ok(Self { replay, moments, checkpoints, marks, last: TaskId(0) })
     }
 
@@ -146,7 +151,7 @@ impl Timeline {
             from = self.checkpoints.before(Position { moment, event: guest::EventId(u64::MAX) });
         }
         if let Some(kept) = from
-            && (here >= moment || kept.position().moment > here)
+            && (here > moment || here == moment && bias == Bias::Earliest || kept.position().moment > here)
         {
             self.replay.restore(kept)?;
         }
@@ -229,9 +234,19 @@ impl Timeline {
     pub(crate) fn checkpoint(&mut self, near: Moment) -> Result<(), TimelineError> {
         if !self.checkpoints.has(self.position()) {
             let snapshot = self.replay.snapshot()?;
-            self.checkpoints.keep(snapshot, near);
+            self.checkpoints.keep(snapshot, near, self.affordable());
         }
         Ok(())
+    }
+
+    /// How many checkpoints may be kept when each may come to hold a copy of all writable memory.
+    fn affordable(&self) -> usize {
+        let writable = |space: &Space| {
+            let private = |mapping: &&Mapping| mapping.prot.write && !mapping.shared;
+            space.mappings().iter().filter(private).map(|mapping| mapping.range.len()).sum::<u64>()
+        };
+        let each: u64 = self.replay.spaces().map(|(_, space)| writable(space)).sum();
+        usize::try_from(MEMORY / each.max(1)).unwrap_or(usize::MAX).max(FEWEST)
     }
 
     pub(crate) fn run(&mut self, until: Until) -> Result<Stopped, TimelineError> {
