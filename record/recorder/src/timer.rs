@@ -76,6 +76,8 @@ impl Timer {
 impl Drop for Timer {
     fn drop(&mut self) {
         let _ = interval(0);
+        // Ignoring it discards a tick that is still on its way, which must not meet what was there before: perhaps death.
+        let _ = self.set(libc::SIGALRM, libc::SIG_IGN);
         for (signal, old) in self.saved.iter().rev() {
             // SAFETY: `old` is what sigaction gave for this signal.
             unsafe { libc::sigaction(*signal, old, ptr::null_mut()) };
