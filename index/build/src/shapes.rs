@@ -11,7 +11,14 @@ const LARGEST_FIXED: u32 = 255;
 
 /// A single instruction that something else than translated code carried out.
 pub(crate) fn system(pc: GuestAddr, len: u8) -> BlockShape {
-    BlockShape { pc, lens: Box::new([len]), seams: Box::new([]), stores: Box::new([]), record: 0, end: BlockEnd::System }
+    BlockShape {
+        pc,
+        lens: Box::new([len]),
+        seams: Box::new([]),
+        stores: Box::new([]),
+        record: 0,
+        end: BlockEnd::System,
+    }
 }
 
 /// The shape of a path through a block, or `None` for one without instructions.

@@ -245,7 +245,14 @@ impl Builder {
     }
 
     fn plain(pc: u64, end: BlockEnd) -> BlockShape {
-        BlockShape { pc: GuestAddr(pc), lens: Box::new([4, 1]), seams: Box::new([]), stores: Box::new([]), record: 0, end }
+        BlockShape {
+            pc: GuestAddr(pc),
+            lens: Box::new([4, 1]),
+            seams: Box::new([]),
+            stores: Box::new([]),
+            record: 0,
+            end,
+        }
     }
 
     fn call(&mut self, task: usize) {
