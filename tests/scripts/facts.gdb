@@ -19,6 +19,13 @@ info registers xmm0 ymm0 mxcsr st0 fctrl
 print $orig_rax
 info auxv
 #> AT_ENTRY
+info proc
+#> process
+#> cmdline
+#> exe = '
+info proc mappings
+#> Start Addr
+#> r-xp
 monitor maps
 #! r-xp
 monitor ps

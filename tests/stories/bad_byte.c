@@ -1,4 +1,4 @@
-// BUILD: -fno-inline
+// BUILD: -O0 -fno-inline
 // A byte in a file, wrong since it was written, becomes an index that runs over a function pointer.
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// BUILD: -O0
 // A connection's owner changes: its freed block was given to a counter.
 #include <stdio.h>
 #include <stdlib.h>
