@@ -10,6 +10,7 @@ use crate::emit::{Mem, RCX, RDX};
 use crate::flags;
 use crate::generate::Generator;
 use crate::layout::EnginePage;
+use crate::observe::Observer;
 use crate::plan::{End, Plan, Through};
 use crate::request::Request;
 
@@ -47,6 +48,7 @@ impl Generator<'_> {
             after.find(|&p| flags_are_dead(self.request, plan, p, &mut self.looked_at))
         };
         self.counting = Counting::Exits { at };
+        self.idle = plan.idle(self.observer.as_ref().map_or(0, Observer::scratch));
         let out = self.cold.here();
         self.exit_here(ExitKind::Budget, self.request.pc);
         let counter = self.counter();

@@ -10,7 +10,7 @@ use crate::block::{
 };
 use crate::class::Kind;
 use crate::count::Counting;
-use crate::emit::{Asm, Mem, RCX};
+use crate::emit::{Asm, Mem, RAX, RCX};
 use crate::flags;
 use crate::layout::{CacheAddr, EnginePage, Layout};
 use crate::observe::Observer;
@@ -87,7 +87,7 @@ pub(crate) struct Generator<'a> {
     /// Arithmetic flags that the block's instructions so far have defined.
     defined_flags: u32,
     pub observer: Option<Observer>,
-    /// A register that the block's instructions do not name, if there is one.
+    /// A register that the block's instructions do not name, if there is one (with [`Counting::Exits`]).
     pub idle: u8,
     pub slots: Vec<Slot>,
     pub indirect: Option<Indirect>,
@@ -98,7 +98,6 @@ pub(crate) struct Generator<'a> {
 impl<'a> Generator<'a> {
     fn new(request: &'a Request<'a>, plan: &Plan) -> Self {
         let observer = request.mode.logs().then(|| Observer::new(plan));
-        let scratch = observer.as_ref().map_or(0, Observer::scratch);
         Self {
             request,
             hot: Asm::new(request.hot),
@@ -119,7 +118,7 @@ impl<'a> Generator<'a> {
             true_flags: if request.mode.exact() { flags::ARITHMETIC } else { 0 },
             defined_flags: 0,
             observer,
-            idle: plan.idle(scratch),
+            idle: RAX,
             slots: Vec::new(),
             indirect: None,
             looked_at: Vec::new(),

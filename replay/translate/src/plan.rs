@@ -129,7 +129,8 @@ impl Plan {
 
 /// What was found at an address.
 enum Found {
-    Step(Box<Step>, u16),
+    /// An instruction, put at the end of the steps; and the registers it uses.
+    Step(u16),
     /// The block must end before it, by an exit.
     Stop(ExitKind, u64),
     /// The block must end before it; alone, it is refused.
@@ -139,8 +140,8 @@ enum Found {
 /// Decodes the block at `request.pc`: one way in, one way through, and ways out on the side where a conditional branch that is
 /// probably not taken lies on the way.
 pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
-    let mut factory = InstructionInfoFactory::new();
-    let mut steps: Vec<Step> = Vec::with_capacity(16);
+    let mut reader = Reader::new(request);
+    let mut steps: Vec<Step> = Vec::with_capacity(MAX_STEPS / 2);
     let mut used = 0u16;
     let mut pc = request.pc;
     let limit = request.limit.map_or(MAX_STEPS, |n| (n.get() as usize).min(MAX_STEPS));
@@ -154,30 +155,32 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
         if !steps.is_empty() && request.breakpoints.contains(&pc) {
             break End::Exit(ExitKind::Breakpoint, pc);
         }
-        match look(request, pc, &mut factory) {
+        match reader.look(pc, &mut steps) {
             Found::Stop(kind, len) => {
                 see(&mut sources, pc, len);
                 break End::Exit(kind, pc);
             }
             Found::Refused(refusal) if steps.is_empty() => return Err(refusal),
             Found::Refused(_) => break End::Fall(pc),
-            Found::Step(mut step, uses) => {
-                if !steps.is_empty() && must_stand_alone(request.mode, &step, used | uses) {
+            Found::Step(uses) => {
+                let count = steps.len();
+                let Some(step) = steps.last_mut() else { continue };
+                if count > 1 && must_stand_alone(request.mode, step, used | uses) {
+                    steps.pop();
                     break End::Fall(pc);
                 }
                 used |= uses;
                 see(&mut sources, pc, step.instr.len() as u64);
                 pc = step.next();
-                let mut end = end_after(request, &step, &mut factory);
+                let mut end = end_after(request, step, &mut reader);
                 if end == Some(End::Branch)
-                    && let Some((through, to)) = go_on(request, &step, steps.len() + 1, sides)
+                    && let Some((through, to)) = go_on(request, step, count, sides)
                 {
                     step.through = through;
                     sides += usize::from(through.is_side());
                     pc = to;
                     end = None;
                 }
-                steps.push(*step);
                 if let Some(end) = end {
                     break end;
                 }
@@ -235,7 +238,7 @@ pub(crate) fn free(used: u16) -> u16 {
 }
 
 /// How the block ends when `step` is its last.
-fn end_after(request: &Request<'_>, step: &Step, factory: &mut InstructionInfoFactory) -> Option<End> {
+fn end_after(request: &Request<'_>, step: &Step, reader: &mut Reader<'_>) -> Option<End> {
     match step.kind {
         Kind::Conditional
         | Kind::Loop
@@ -250,13 +253,9 @@ fn end_after(request: &Request<'_>, step: &Step, factory: &mut InstructionInfoFa
             Some(End::Exit(ExitKind::X87Pointer { offset, width }, step.next()))
         }
         _ if step.stores.iter().any(Store::is_bulk) => Some(End::Bulk(step.next())),
-        _ if request.self_check && writes_memory(&step.instr, factory) => Some(End::Fall(step.next())),
+        _ if request.self_check && reader.writes_memory(&step.instr) => Some(End::Fall(step.next())),
         _ => None,
     }
-}
-
-fn writes_memory(instr: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
-    factory.info(instr).used_memory().iter().any(|memory| is_write(memory.access()))
 }
 
 /// Whether an access may write.
@@ -264,68 +263,115 @@ pub(crate) fn is_write(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// Decodes one instruction.
-fn look(request: &Request<'_>, pc: GuestAddr, factory: &mut InstructionInfoFactory) -> Found {
-    let bytes = request.code.bytes(pc);
-    let mut decoder = Decoder::with_ip(64, bytes, pc.0, DecoderOptions::NONE);
-    let instr = decoder.decode();
-    if instr.is_invalid() {
-        return match decoder.last_error() {
-            DecoderError::NoMoreBytes if bytes.len() < 15 && may_go_on(bytes) => {
-                Found::Refused(Refusal::Unreadable { pc, addr: pc.wrapping_add(bytes.len() as u64) })
+/// Guest code, decoded one instruction after the other.
+struct Reader<'a> {
+    request: &'a Request<'a>,
+    /// A run of bytes, where the decoder stands.
+    bytes: &'a [u8],
+    decoder: Decoder<'a>,
+    /// Made when first needed.
+    factory: Option<InstructionInfoFactory>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(request: &'a Request<'a>) -> Self {
+        let bytes = request.code.bytes(request.pc);
+        let decoder = Decoder::with_ip(64, bytes, request.pc.0, DecoderOptions::NONE);
+        Self { request, bytes, decoder, factory: None }
+    }
+
+    fn factory(&mut self) -> &mut InstructionInfoFactory {
+        self.factory.get_or_insert_with(InstructionInfoFactory::new)
+    }
+
+    fn writes_memory(&mut self, instr: &Instruction) -> bool {
+        self.factory().info(instr).used_memory().iter().any(|memory| is_write(memory.access()))
+    }
+
+    /// The bytes from `pc` on, the decoder standing there.
+    fn stand_at(&mut self, pc: GuestAddr) -> &'a [u8] {
+        if pc.0 != self.decoder.ip() || self.bytes.len() - self.decoder.position() < 15 {
+            self.bytes = self.request.code.bytes(pc);
+            self.decoder = Decoder::with_ip(64, self.bytes, pc.0, DecoderOptions::NONE);
+        }
+        &self.bytes[self.decoder.position()..]
+    }
+
+    /// Decodes one instruction.
+    fn look(&mut self, pc: GuestAddr, steps: &mut Vec<Step>) -> Found {
+        let bytes = self.stand_at(pc);
+        let instr = self.decoder.decode();
+        if instr.is_invalid() {
+            return match self.decoder.last_error() {
+                DecoderError::NoMoreBytes if bytes.len() < 15 && may_go_on(bytes) => {
+                    Found::Refused(Refusal::Unreadable { pc, addr: pc.wrapping_add(bytes.len() as u64) })
+                }
+                _ => Found::Stop(ExitKind::Raises(Signal::Illegal), bytes.len().min(15) as u64),
+            };
+        }
+        let kind = kind(instr.code());
+        let len = instr.len();
+        match kind {
+            Kind::Refuse => return unsupported(pc, name_of(&instr)),
+            Kind::Syscall => return Found::Stop(ExitKind::Syscall, len as u64),
+            Kind::Special(special) => return Found::Stop(ExitKind::Special(special), len as u64),
+            Kind::Raises(signal) => return Found::Stop(ExitKind::Raises(signal), len as u64),
+            Kind::Copy => {}
+            _ if classify(instr.code()) == Class::Branch && is_narrow(&bytes[..len]) => {
+                // Intel ignores the prefix, AMD cuts the target to 16 bits.
+                return unsupported(pc, format!("{} with an operand size prefix", name_of(&instr)));
             }
-            _ => Found::Stop(ExitKind::Raises(Signal::Illegal), bytes.len().min(15) as u64),
+            _ => {}
+        }
+        let mut step = Step {
+            instr,
+            kind,
+            pc,
+            bytes: [0; 15],
+            relative: None,
+            writes: 0,
+            stores: Vec::new(),
+            through: Through::End,
         };
-    }
-    let kind = kind(instr.code());
-    let len = instr.len() as u64;
-    let unsupported = |name: String| Found::Refused(Refusal::Unsupported { pc, name });
-    match kind {
-        Kind::Refuse => return unsupported(name_of(&instr)),
-        Kind::Syscall => return Found::Stop(ExitKind::Syscall, len),
-        Kind::Special(special) => return Found::Stop(ExitKind::Special(special), len),
-        Kind::Raises(signal) => return Found::Stop(ExitKind::Raises(signal), len),
-        _ if classify(instr.code()) == Class::Branch && is_narrow(&bytes[..instr.len()]) => {
-            // Intel ignores the prefix, AMD cuts the target to 16 bits.
-            return unsupported(format!("{} with an operand size prefix", name_of(&instr)));
+        step.bytes[..len].copy_from_slice(&bytes[..len]);
+        if instr.is_ip_rel_memory_operand() {
+            if let Some(refused) = self.refuse_relative(&step) {
+                return refused;
+            }
+            step.relative = Some(self.decoder.get_constant_offsets(&instr).displacement_offset());
         }
-        _ => {}
-    }
-    let mut step = Step {
-        instr,
-        kind,
-        pc,
-        bytes: [0; 15],
-        relative: None,
-        writes: 0,
-        stores: Vec::new(),
-        through: Through::End,
-    };
-    step.bytes[..instr.len()].copy_from_slice(&bytes[..instr.len()]);
-    if instr.is_ip_rel_memory_operand() {
-        let target = instr.ip_rel_memory_address();
-        let narrow = instr.memory_base() == Register::EIP;
-        if narrow && (kind != Kind::Copy || request.mode.logs()) {
-            let when = if kind == Kind::Copy { ", while logging" } else { "" };
-            return unsupported(format!("{} (an eip-relative operand{when})", name_of(&instr)));
+        let mut uses = 0;
+        if self.request.mode.logs() && !instr.is_privileged() {
+            let xsave_size = self.request.xsave_size;
+            let info = self.factory().info(&instr);
+            uses = stores::used_registers(info);
+            step.writes = stores::written_registers(info);
+            match stores::stores(&instr, kind, info, xsave_size) {
+                Ok(stores) => step.stores = stores,
+                Err(what) => return unsupported(pc, format!("{} ({what}, while logging)", name_of(&instr))),
+            }
         }
-        if !narrow && !reaches(request.hot.0, target) {
-            let cache = request.hot.0;
-            return Found::Refused(Refusal::OutOfReach { pc, target: GuestAddr(target), cache });
-        }
-        step.relative = Some(decoder.get_constant_offsets(&instr).displacement_offset());
+        steps.push(step);
+        Found::Step(uses)
     }
-    let mut uses = 0;
-    if request.mode.logs() && !instr.is_privileged() {
-        let info = factory.info(&instr);
-        uses = stores::used_registers(info);
-        step.writes = stores::written_registers(info);
-        match stores::stores(&instr, kind, info, request.xsave_size) {
-            Ok(stores) => step.stores = stores,
-            Err(what) => return unsupported(format!("{} ({what}, while logging)", name_of(&instr))),
+
+    /// Why an operand relative to rip cannot be addressed from the cache, if it cannot.
+    fn refuse_relative(&self, step: &Step) -> Option<Found> {
+        let target = step.instr.ip_rel_memory_address();
+        let logs = self.request.mode.logs();
+        if step.instr.memory_base() == Register::EIP {
+            let when = if step.kind == Kind::Copy { ", while logging" } else { "" };
+            let name = || format!("{} (an eip-relative operand{when})", name_of(&step.instr));
+            return (step.kind != Kind::Copy || logs).then(|| unsupported(step.pc, name()));
         }
+        let cache = self.request.hot.0;
+        let refusal = Refusal::OutOfReach { pc: step.pc, target: GuestAddr(target), cache };
+        (!reaches(cache, target)).then_some(Found::Refused(refusal))
     }
-    Found::Step(Box::new(step), uses)
+}
+
+fn unsupported(pc: GuestAddr, name: String) -> Found {
+    Found::Refused(Refusal::Unsupported { pc, name })
 }
 
 /// Whether bytes at the end of a mapping are the beginning of an instruction. The decoder wants more bytes even where none could
