@@ -224,6 +224,8 @@ impl Encoder {
         self.addresses.resize(layout.addresses as usize, 0);
         self.before.resize(layout.addresses as usize, 0);
         self.values.resize(layout.value_bytes as usize, 0);
+        let (addresses, befores) = (self.addresses.as_mut_slice(), self.before.as_mut_slice());
+        let values = self.values.as_mut_slice();
         let mut seen = vec![0u32; records.len()];
         let mut log = raw.log.as_slice();
         let mut before = 0u64;
@@ -238,19 +240,19 @@ impl Encoder {
             let k = seen[local as usize];
             seen[local as usize] = k + 1;
             let first = record.first as usize;
-            for &op in &ops[first..first + record.ops as usize] {
-                match op {
+            for op in &ops[first..first + record.ops as usize] {
+                match *op {
                     Op::Address { at, base } => {
                         let slot = (base + k) as usize;
                         let addr = word(bytes, usize::from(at));
-                        self.addresses[slot] = addr;
-                        self.before[slot] = before;
+                        addresses[slot] = addr;
+                        befores[slot] = before;
                         before = addr;
                     }
                     Op::Derived { base, delta } => {
-                        before = self.addresses[(base + k) as usize].wrapping_add(delta as u64);
+                        before = addresses[(base + k) as usize].wrapping_add(delta as u64);
                     }
-                    Op::Value { at, size, base } => copy(bytes, at, size, base, k, &mut self.values),
+                    Op::Value { at, size, base } => copy(bytes, at, size, base, k, values),
                 }
             }
         }

@@ -223,27 +223,19 @@ impl Stack {
         }
     }
 
-    /// `shape` ran, from `moment` on; `pushed` is where its last store went.
-    fn run(
-        &mut self,
-        task: TaskId,
-        shape: &BlockShape,
-        moment: Moment,
-        pushed: u64,
-        left: &mut impl FnMut(Call),
-    ) {
+    /// A block ran, from `moment` on; `pushed` is where its last store went.
+    fn run(&mut self, task: TaskId, step: &Step, moment: Moment, pushed: u64, left: &mut impl FnMut(Call)) {
         let entered = matches!(self.pending, Pending::Call { .. });
-        self.arrive(task, shape.pc, moment, left);
-        match shape.end {
+        self.arrive(task, step.pc, moment, left);
+        match step.end {
             BlockEnd::Call => {
                 let sp = GuestAddr(pushed);
-                let last = Moment(moment.0 + u64::from(shape.instructions()) - 1);
+                let last = Moment(moment.0 + u64::from(step.instructions) - 1);
                 self.unwind(task, sp.wrapping_add(1), last, left);
-                let site = shape.pc_of(shape.instructions() - 1);
-                self.pending = Pending::Call { site, ret: shape.end_pc(), sp };
+                self.pending = Pending::Call { site: step.site, ret: step.ret, sp };
             }
             BlockEnd::Return => self.pending = Pending::Return,
-            BlockEnd::IndirectJump if entered && shape.instructions() <= 2 => self.pending = Pending::Stub,
+            BlockEnd::IndirectJump if entered && step.instructions <= 2 => self.pending = Pending::Stub,
             _ => {}
         }
     }
@@ -276,41 +268,78 @@ pub(crate) struct Flow<'a> {
     pub(crate) first_tick: u64,
 }
 
+/// What a block does to call stacks.
+#[derive(Clone, Copy)]
+struct Step {
+    pc: GuestAddr,
+    /// Its last instruction, and what follows it.
+    site: GuestAddr,
+    ret: GuestAddr,
+    instructions: u32,
+    end: BlockEnd,
+    /// How often it ran so far, counted for calls.
+    seen: u32,
+}
+
+impl Step {
+    fn new(local: &Local, table: &BlockTable) -> Self {
+        let shape = table.get(local.id);
+        let calls = shape.filter(|_| local.end == BlockEnd::Call);
+        let last = local.instructions.saturating_sub(1);
+        Self {
+            pc: shape.map_or(GuestAddr(0), |shape| shape.pc),
+            site: calls.map_or(GuestAddr(0), |shape| shape.pc_of(last)),
+            ret: calls.map_or(GuestAddr(0), BlockShape::end_pc),
+            instructions: local.instructions,
+            end: local.end,
+            seen: 0,
+        }
+    }
+}
+
 impl Flow<'_> {
     /// Follows calls and returns up to (without) tick `until`, from the stacks that `frames` holds. Left functions go to
     /// `left` as they are left.
     pub(crate) fn follow(&self, frames: &mut Frames, until: u64, left: &mut impl FnMut(Call)) {
-        let mut seen = vec![0u32; self.layout.locals.len()];
+        let mut steps: Vec<Step> =
+            self.layout.locals.iter().map(|local| Step::new(local, self.table)).collect();
+        // Instructions, and whether the block means something to a stack that waits for nothing.
+        let short: Vec<(u32, bool)> = steps
+            .iter()
+            .map(|step| {
+                let plain = matches!(step.end, BlockEnd::Fall | BlockEnd::Jump | BlockEnd::System);
+                (step.instructions, !plain)
+            })
+            .collect();
         let mut tick = self.first_tick;
         let mut mark = self.marks.at(tick);
         let mut stack = frames.take(mark.task);
-        let (mut next_mark, mut next_hint) = (1, 0);
+        let (mut next_mark, mut next_hint, mut pause) = (1, 0, tick);
         for &number in self.sequence {
-            if tick >= until {
-                break;
-            }
-            while self.marks.all().get(next_mark).is_some_and(|next| next.tick <= tick) {
-                frames.put(mark.task, stack);
-                mark = self.marks.all()[next_mark];
-                stack = frames.take(mark.task);
-                next_mark += 1;
-            }
-            let moment = Moment(mark.moment.0 + (tick - mark.tick));
-            while let Some(hint) = self.hints.get(next_hint).filter(|hint| hint.tick <= tick) {
-                frames.put(mark.task, stack);
-                frames.apply(hint, left);
-                stack = frames.take(mark.task);
-                next_hint += 1;
-            }
-            let local = &self.layout.locals[number as usize];
-            let plain = matches!(local.end, BlockEnd::Fall | BlockEnd::Jump | BlockEnd::System);
-            if !plain || stack.is_waiting() {
-                let pushed = self.pushed(local, number, &mut seen);
-                if let Some(shape) = self.table.get(local.id) {
-                    stack.run(mark.task, shape, moment, pushed, left);
+            if tick >= pause {
+                if tick >= until {
+                    break;
                 }
+                frames.put(mark.task, stack);
+                while self.marks.all().get(next_mark).is_some_and(|next| next.tick <= tick) {
+                    mark = self.marks.all()[next_mark];
+                    next_mark += 1;
+                }
+                while let Some(hint) = self.hints.get(next_hint).filter(|hint| hint.tick <= tick) {
+                    frames.apply(hint, left);
+                    next_hint += 1;
+                }
+                stack = frames.take(mark.task);
+                let next = self.marks.all().get(next_mark).map_or(u64::MAX, |next| next.tick);
+                pause = self.hints.get(next_hint).map_or(next, |hint| hint.tick.min(next)).min(until);
             }
-            tick += u64::from(local.instructions);
+            let (instructions, means) = short[number as usize];
+            if means || stack.is_waiting() {
+                let step = &mut steps[number as usize];
+                let pushed = self.pushed(step, number);
+                stack.run(mark.task, step, Moment(mark.moment.0 + (tick - mark.tick)), pushed, left);
+            }
+            tick += u64::from(instructions);
         }
         frames.put(mark.task, stack);
         for hint in self.hints.iter().skip(next_hint).take_while(|hint| hint.tick < until) {
@@ -319,12 +348,13 @@ impl Flow<'_> {
     }
 
     /// Where the call at the end of this execution of a block pushed its return address; 0 for others.
-    fn pushed(&self, local: &Local, number: u32, seen: &mut [u32]) -> u64 {
-        if local.end != BlockEnd::Call {
+    fn pushed(&self, step: &mut Step, number: u32) -> u64 {
+        if step.end != BlockEnd::Call {
             return 0;
         }
-        let k = seen[number as usize];
-        seen[number as usize] += 1;
+        let k = step.seen;
+        step.seen += 1;
+        let local = &self.layout.locals[number as usize];
         self.layout.slots_of(local).last().map_or(0, |slot| slot.address(self.addresses, k))
     }
 }

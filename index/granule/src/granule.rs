@@ -1,5 +1,6 @@
 //! The decoder of one granule. Columns are fetched and decoded when first needed, and kept.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -11,7 +12,7 @@ use crate::frames::{Call, Flow, Frames, Hint, read_hints};
 use crate::marks::Marks;
 use crate::raw::{SystemWrite, VariableRun};
 use crate::shape::{BlockId, BlockTable};
-use crate::values::{PIECE, Plan, read_value};
+use crate::values::{PIECE, Plan};
 use crate::wire::{Reader, WireError, unpack};
 use crate::writes::{Place, Write};
 use crate::{addresses, system};
@@ -64,8 +65,8 @@ pub struct Granule {
     marks: OnceLock<(Marks, Vec<Hint>)>,
     system: OnceLock<Vec<SystemWrite>>,
     plan: OnceLock<Plan>,
-    /// The piece decoded last, by column number.
-    piece: Mutex<Option<(u32, Arc<Vec<u8>>)>>,
+    /// The pieces decoded so far, by column number.
+    pieces: Mutex<HashMap<u32, Arc<Vec<u8>>>>,
 }
 
 struct Head {
@@ -115,7 +116,7 @@ impl Granule {
             marks: OnceLock::new(),
             system: OnceLock::new(),
             plan: OnceLock::new(),
-            piece: Mutex::new(None),
+            pieces: Mutex::new(HashMap::new()),
         })
     }
 
@@ -243,9 +244,8 @@ impl Granule {
                 let chunk = *self.plan().find(slot, k).ok_or_else(lost)?;
                 let number = column::VALUES + chunk.piece;
                 let piece = self.piece(number)?;
-                let bytes = piece.get(chunk.at as usize..).ok_or_else(lost)?;
-                read_value(bytes, size, chunk.count as usize, (k - chunk.first) as usize)
-                    .map_err(broken(number))
+                let at = chunk.at as usize + 1 + (k - chunk.first) as usize * size;
+                Ok(piece.get(at..at + size).ok_or_else(lost)?.to_vec())
             }
         }
     }
@@ -272,13 +272,16 @@ impl Granule {
     }
 
     fn piece(&self, number: u32) -> Result<Arc<Vec<u8>>, DecodeError> {
-        let mut kept = self.piece.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some((_, piece)) = kept.as_ref().filter(|(held, _)| *held == number) {
+        let mut pieces = self.pieces.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(piece) = pieces.get(&number) {
             return Ok(Arc::clone(piece));
         }
-        let piece = Arc::new(self.column(number)?);
+        let mut bytes = self.column(number)?;
         self.counters.pieces.fetch_add(1, Ordering::Relaxed);
-        *kept = Some((number, Arc::clone(&piece)));
+        let decoded = self.plan().decode_piece(number - column::VALUES, &mut bytes, &self.head.layout);
+        decoded.map_err(broken(number))?;
+        let piece = Arc::new(bytes);
+        pieces.insert(number, Arc::clone(&piece));
         Ok(piece)
     }
 

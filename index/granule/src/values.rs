@@ -131,14 +131,41 @@ pub(crate) fn write_chunk(values: &[u8], size: usize, out: &mut Vec<u8>) {
     if coding == Coding::Raw {
         return out.extend_from_slice(values);
     }
-    let count = values.len() / size;
     let start = out.len();
     out.resize(start + values.len(), 0);
-    let planes = &mut out[start..];
-    let mut last = 0;
+    let (planes, deltas) = (&mut out[start..], coding == Coding::DeltaPlanes);
+    match size {
+        2 => spread::<2>(values, deltas, planes),
+        4 => spread::<4>(values, deltas, planes),
+        8 => spread::<8>(values, deltas, planes),
+        size => spread_any(values, size, deltas, planes),
+    }
+}
+
+/// Values of `N` bytes into planes.
+fn spread<const N: usize>(values: &[u8], deltas: bool, planes: &mut [u8]) {
+    let count = values.len() / N;
+    let mut last = 0u64;
+    for (index, bytes) in values.chunks_exact(N).enumerate() {
+        let mut word = [0; 8];
+        word[..N].copy_from_slice(bytes);
+        let mut value = u64::from_le_bytes(word);
+        if deltas {
+            (value, last) = (value.wrapping_sub(last), value);
+        }
+        for plane in 0..N {
+            planes[plane * count + index] = value as u8;
+            value >>= 8;
+        }
+    }
+}
+
+fn spread_any(values: &[u8], size: usize, deltas: bool, planes: &mut [u8]) {
+    let count = values.len() / size;
+    let mut last = 0u64;
     for (index, bytes) in values.chunks_exact(size).enumerate() {
         let mut value = number(bytes);
-        if coding == Coding::DeltaPlanes {
+        if deltas {
             (value, last) = (value.wrapping_sub(last), value);
         }
         for plane in 0..size {
@@ -148,29 +175,60 @@ pub(crate) fn write_chunk(values: &[u8], size: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// The `index`-th value of a chunk of `count` values of `size` bytes that begins at the start of `chunk`.
-pub(crate) fn read_value(
-    chunk: &[u8],
+/// Undoes the coding of a chunk of `count` values of `size` bytes at the start of `chunk`, in place: afterwards the values
+/// follow one another behind the coding byte.
+pub(crate) fn decode_chunk(
+    chunk: &mut [u8],
     size: usize,
     count: usize,
-    index: usize,
-) -> Result<Vec<u8>, WireError> {
-    let (&coding, data) = chunk.split_first().ok_or(WireError::Short)?;
-    let data = data.get(..size * count).ok_or(WireError::Short)?;
-    let plane = |at: usize, plane: usize| data[plane * count + at];
-    match coding {
-        0 => Ok(data[index * size..(index + 1) * size].to_vec()),
-        1 => Ok((0..size).map(|byte| plane(index, byte)).collect()),
-        2 if size <= 8 => {
-            let mut sum = 0u64;
-            for at in 0..=index {
-                let delta =
-                    (0..size).fold(0u64, |value, byte| value | u64::from(plane(at, byte)) << (8 * byte));
-                sum = sum.wrapping_add(delta);
-            }
-            Ok(sum.to_le_bytes()[..size].to_vec())
+    scratch: &mut Vec<u8>,
+) -> Result<(), WireError> {
+    let (coding, data) = chunk.split_first_mut().ok_or(WireError::Short)?;
+    let data = data.get_mut(..size * count).ok_or(WireError::Short)?;
+    let deltas = match *coding {
+        0 => return Ok(()),
+        1 => false,
+        2 if size <= 8 => true,
+        _ => return Err(WireError::Invalid { what: "value coding" }),
+    };
+    *coding = Coding::Raw as u8;
+    scratch.clear();
+    scratch.extend_from_slice(data);
+    let mut last = 0u64;
+    for (index, bytes) in data.chunks_exact_mut(size).enumerate() {
+        for (plane, byte) in bytes.iter_mut().enumerate() {
+            *byte = scratch[plane * count + index];
         }
-        _ => Err(WireError::Invalid { what: "value coding" }),
+        if deltas {
+            last = last.wrapping_add(number(bytes));
+            bytes.copy_from_slice(&last.to_le_bytes()[..size]);
+        }
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// The chunks of a piece.
+    fn of_piece(&self, piece: u32) -> &[Chunk] {
+        let from = self.chunks.partition_point(|chunk| chunk.piece < piece);
+        let to = self.chunks.partition_point(|chunk| chunk.piece <= piece);
+        &self.chunks[from..to]
+    }
+
+    /// Undoes the coding of all chunks of a piece.
+    pub(crate) fn decode_piece(
+        &self,
+        piece: u32,
+        bytes: &mut [u8],
+        layout: &Layout,
+    ) -> Result<(), WireError> {
+        let mut scratch = Vec::new();
+        for chunk in self.of_piece(piece) {
+            let size = usize::from(layout.slots[chunk.slot as usize].size);
+            let bytes = bytes.get_mut(chunk.at as usize..).ok_or(WireError::Short)?;
+            decode_chunk(bytes, size, chunk.count as usize, &mut scratch)?;
+        }
+        Ok(())
     }
 }
 
@@ -196,10 +254,8 @@ mod tests {
                 let mut chunk = Vec::new();
                 write_chunk(&values, size, &mut chunk);
                 seen.insert(chunk[0]);
-                for index in 0..count as usize {
-                    let back = read_value(&chunk, size, count as usize, index).unwrap();
-                    assert_eq!(back, values[index * size..(index + 1) * size], "size {size} index {index}");
-                }
+                decode_chunk(&mut chunk, size, count as usize, &mut Vec::new()).unwrap();
+                assert_eq!(chunk[1..], values, "size {size} count {count}");
             }
         }
         assert_eq!(seen.len(), 3, "all codings were tried: {seen:?}");
