@@ -7,7 +7,8 @@
 //! record  := header: u32 = id << 4 | path, then path.log_bytes bytes (see Slot), then for a block of one string store
 //!            (or state save) the contents, `len` bytes padded to 4
 //!          | header: u32 = id << 4 | 15, instructions: u32, then the bytes of the slots of those first
-//!            `instructions` instructions: a block that a fault ended (written by the supervisor: `partial_record`)
+//!            `instructions` instructions (`BlockLog::part`): a block that a fault ended (written by the supervisor:
+//!            `partial_record`)
 //! ```
 //!
 //! A block whose budget did not cover it has no record. Nothing checks for the log's end: the supervisor gives a budget of at most
@@ -95,20 +96,17 @@ pub fn walk(log: &[u8], blocks: &[BlockLog], sink: &mut impl Sink) -> Result<(),
         let header = word32(record, 0).ok_or(truncated)?;
         let (id, number) = (header >> 4, header & 15);
         let block = blocks.get(id as usize).ok_or(BadLog::UnknownBlock { at, id })?;
-        let (instructions, slots, start) = if number == PARTIAL_PATH {
+        let (instructions, slots, start, fixed) = if number == PARTIAL_PATH {
             let instructions = word32(record, 4).ok_or(truncated)?;
-            (instructions, block.slots_before(instructions), 8)
+            let (slots, bytes) = block.part(instructions);
+            (instructions, slots, 8, bytes)
         } else {
             let path =
                 block.paths.get(number as usize).ok_or(BadLog::UnknownPath { at, id, path: number })?;
-            (path.instructions, &block.slots[..path.slots as usize], 4)
+            (path.instructions, &block.slots[..path.slots as usize], 4, path.log_bytes)
         };
         sink.block(BlockId(id), number, instructions);
         let body = record.get(start..).ok_or(truncated)?;
-        let fixed = match (number, block.paths.first()) {
-            (PARTIAL_PATH, Some(longest)) => block.bytes_before(instructions).unwrap_or(longest.log_bytes),
-            _ => block.paths[number as usize].log_bytes,
-        };
         let fixed_bytes = body.get(..fixed as usize).ok_or(truncated)?;
         let mut bulk = 0;
         for (index, slot) in slots.iter().enumerate() {
@@ -121,15 +119,14 @@ pub fn walk(log: &[u8], blocks: &[BlockLog], sink: &mut impl Sink) -> Result<(),
 }
 
 impl BlockLog {
-    /// The slots of the first `instructions` instructions; of a string store also when it is not among them.
-    fn slots_before(&self, instructions: u32) -> &[Slot] {
+    /// What a record of the first `instructions` instructions holds, when a fault ended the block there: its slots, a string store's
+    /// also when it is not among them; and its bytes after the instruction count. These end where the next slot's begin, and are
+    /// those of the longest path when that slot has none.
+    pub fn part(&self, instructions: u32) -> (&[Slot], u32) {
         let count = self.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk());
-        &self.slots[..count]
-    }
-
-    /// How many bytes of a record hold the slots of the first `instructions` instructions, or `None` when it is all of them.
-    fn bytes_before(&self, instructions: u32) -> Option<u32> {
-        self.slots[self.slots_before(instructions).len()..].iter().find_map(Slot::first_byte)
+        let all = self.paths.first().map_or(0, |path| path.log_bytes);
+        let bytes = self.slots.get(count).and_then(Slot::first_byte).unwrap_or(all);
+        (&self.slots[..count], bytes)
     }
 }
 
@@ -303,9 +300,7 @@ pub fn partial_record(
             bulk_body(&mut record, slot, start, rdi, contents);
         }
         _ => {
-            let log = BlockLog::from(block);
-            let all = block.paths.first().map_or(0, |path| path.log_bytes);
-            let len = log.bytes_before(mark.retired).unwrap_or(all) as usize;
+            let len = BlockLog::from(block).part(mark.retired).1 as usize;
             let body = written.get(HEADER_BYTES as usize..).unwrap_or(&[]);
             record.extend_from_slice(&body[..len.min(body.len())]);
         }
@@ -446,10 +441,16 @@ mod tests {
     #[test]
     fn blocks_that_faults_ended() {
         let addr = 0x1000u64.to_le_bytes();
-        let log = words(&[&[15, 0, 0, 0], &[1, 0, 0, 0], &addr, &[1, 2, 3, 4], &[15, 0, 0, 0], &[0; 4]]);
+        let two = words(&[&[15, 0, 0, 0], &[2, 0, 0, 0], &addr, &[1, 2, 3, 4]]);
+        let log = words(&[&two, &[15, 0, 0, 0], &[0; 4]]);
         check(
             &log,
-            &["block 0 path 15 ran 1", "slot 0 at 0x1000: [01, 02, 03, 04]", "block 0 path 15 ran 0"],
+            &[
+                "block 0 path 15 ran 2",
+                "slot 0 at 0x1000: [01, 02, 03, 04]",
+                "slot 1 at 0xff8: [ef, be]",
+                "block 0 path 15 ran 0",
+            ],
         );
     }
 
