@@ -97,8 +97,10 @@ impl Visitor for Stores {
                 OpAccess::CondWrite | OpAccess::ReadCondWrite => false,
                 _ => continue,
             };
-            let size = used.memory_size().size();
-            if size == 0 || used.memory_size() == MemorySize::Unknown {
+            // One step of a repeated string instruction is one element, which the decoder leaves open.
+            let one = if instruction.is_string_instruction() { instruction.memory_size() } else { used.memory_size() };
+            let size = one.size();
+            if size == 0 || one == MemorySize::Unknown {
                 self.unsized_at.push(count);
                 continue;
             }
@@ -120,9 +122,6 @@ impl Visitor for Stores {
     }
 
     fn event(&mut self, count: u64, event: &Event, stub: &mut Stub) {
-        if matches!(event.fact, trace::Fact::Exec(_)) {
-            return;
-        }
         for write in &event.writes {
             let Ok(bytes) = stub.memory().read_vec(write.addr, write.data.len()) else { continue };
             for (i, value) in bytes.into_iter().enumerate() {

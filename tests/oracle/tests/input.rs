@@ -109,10 +109,10 @@ fn wrong_sql() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = recording(scratch.path());
     assert!(run(&["index"], &dir).status.success());
-    let output = backstory(["query", "-t"]).arg(&dir).arg("SELECT nothing FROM writes").output().unwrap();
+    let output = backstory(["query", "-t"]).arg(&dir).arg("SELECT no_such FROM writes").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("no such column: nothing") && text.contains('^'), "{text}");
+    assert!(text.contains("no such column: no_such") && text.contains('^'), "{text}");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn check(name: &str) {
     compare(name, &got, &expected);
 }
 
-/// Every byte of every row, by (moment, address); the image's own contents are not writes.
+/// Every byte of every row, by (moment, address).
 fn indexed_bytes(store: &Store) -> BTreeMap<(u64, u64), (u8, u64)> {
     let mut bytes = BTreeMap::new();
     let query = WriteQuery { order: Order::Ascending, ..WriteQuery::default() };
