@@ -215,6 +215,12 @@ impl<'a> Cache<'a> {
     }
 
     fn fault(&mut self, regs: &mut Registers, signal: i32) -> (Outcome, Flags) {
+        // A `popf` reached by chance has set the trap flag, which is not supported.
+        const TF: u64 = 0x100;
+        if signal == libc::SIGTRAP && regs.eflags & TF != 0 {
+            self.gave_up = true;
+            return (Outcome::Stopped, Flags::Unknown);
+        }
         let at = CacheAddr(regs.rip);
         let found = self
             .blocks
