@@ -21,6 +21,17 @@ pub(crate) struct Cli {
 const MOMENTS: &str = "A MOMENT counts retired instructions from the start: @123456789. Also accepted: @50% (a share of \
 the recording), @start, @end, @exit (the command's exit) and @signal (the fatal one).";
 
+fn query_help() -> String {
+    let names: Vec<&str> = tables::TABLES.iter().map(|table| table.name).collect();
+    let functions: Vec<&str> = tables::FUNCTIONS.iter().map(|(name, _)| *name).collect();
+    format!(
+        "Tables: {}. Functions: {}. In the shell, `.schema` describes them and `.help` lists its commands. With standard \
+         input redirected and no SQL, SQL is read from there.",
+        names.join(", "),
+        functions.join(", ")
+    )
+}
+
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -120,11 +131,7 @@ pub(crate) struct Index {
 
 /// `backstory query`
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Tables: writes, calls, executions, syscalls, signals, switches, tasks, images, mappings, output. \
-Functions: hex(n), sym(pc), line(pc). In the shell, `.help` lists its commands. With standard input redirected and no \
-SQL, SQL is read from there."
-)]
+#[command(after_help = query_help())]
 pub(crate) struct Query {
     #[command(flatten)]
     pub(crate) which: WhichOption,

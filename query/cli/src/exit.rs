@@ -108,15 +108,17 @@ impl<T, E: Into<anyhow::Error>> Classify<T> for Result<T, E> {
 }
 
 /// The error and its sources in one line, each said once.
-fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
+    let mut last = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
         if line.is_empty() {
-            line = cause;
-        } else if !line.ends_with(&cause) {
+            line.clone_from(&cause);
+        } else if !line.ends_with(&cause) && !cause.ends_with(&last) {
             line = format!("{line}: {cause}");
         }
+        last = cause;
     }
     line.replace('\n', " ")
 }
@@ -136,6 +138,8 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let class = Failure::class_of(error);
     match error.downcast_ref::<Failure>() {
         Some(failure) => eprintln!("backstory: {failure}"),
+        // Every other operation says what it was about.
+        None if error.is::<std::io::Error>() => eprintln!("backstory: cannot write the output: {error}"),
         None => eprintln!("backstory: {}", one_line(error)),
     }
     if class == Class::Bug {
@@ -168,6 +172,8 @@ mod tests {
         let error = Err::<(), _>(io).context("cannot write x").class(Class::System).expect_err("fails");
         assert_eq!(one_line(&error), "cannot write x: no space left");
         assert_eq!(Failure::class_of(&error), Class::System);
+        let code = anyhow::anyhow!("Error code 13: disk is full").context("disk is full").context("index x");
+        assert_eq!(one_line(&code), "index x: disk is full");
     }
 
     #[test]

@@ -28,26 +28,25 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     let socket = scratch.path().join("socket");
     let when = args.at.unwrap_or(When::Start);
     let mut server = start_server(trace.dir(), when, &socket)?;
-    let sysroot = make_sysroot(&trace, scratch.path())?;
+    let sysroot = make_sysroot(&trace, scratch.path()).context("cannot link the kept files for gdb")?;
     if let Some(code) = wait_until_ready(&mut server)? {
         return Ok(code);
     }
     let script = write_script(scratch.path(), &sysroot)?;
     signals::leave_interrupts_to_children();
     let status = Command::new(gdb).args(gdb_arguments(&script, &socket, &trace, &args.gdb_args)).status();
-    // The server ends when gdb's connection does.
-    let _ = server.kill();
-    let _ = server.wait();
-    Ok(exit_code(status?))
+    Ok(exit_code(status.context("cannot run gdb")?))
 }
 
 /// The hidden `backstory gdb-server`: says `ready` on standard output, serves one connection, and leaves.
 pub(crate) fn server(args: &args::GdbServer) -> anyhow::Result<ExitCode> {
+    signals::end_with_parent();
     let trace = traces::open(args.which.trace.as_deref())?;
     let mut session = Session::open(&trace, args.at).class_by(class_of)?;
-    let listener = UnixListener::bind(&args.socket)?;
+    let bound = UnixListener::bind(&args.socket);
+    let listener = bound.with_context(|| format!("cannot listen on {}", args.socket.display()))?;
     writeln!(std::io::stdout(), "ready")?;
-    let (stream, _) = listener.accept()?;
+    let (stream, _) = listener.accept().context("cannot accept gdb's connection")?;
     serve(&mut session, stream).class(Class::Bug)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -65,14 +64,27 @@ fn find_gdb() -> anyhow::Result<PathBuf> {
     )
 }
 
-fn start_server(trace: &Path, when: When, socket: &Path) -> anyhow::Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
+/// The server's process. It ends by itself when gdb goes, and with us in any case.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_server(trace: &Path, when: When, socket: &Path) -> anyhow::Result<Server> {
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new(own);
     command.arg("gdb-server").arg("--trace").arg(trace).arg(format!("--at={when}")).arg(socket);
-    Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?)
+    let server = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
+    server.map(Server).context("cannot start the server for gdb")
 }
 
 /// Waits for the server to say that it is ready; its exit code if it fails (it has said why).
-fn wait_until_ready(server: &mut Child) -> anyhow::Result<Option<ExitCode>> {
+fn wait_until_ready(Server(server): &mut Server) -> anyhow::Result<Option<ExitCode>> {
     let mut line = String::new();
     if let Some(stdout) = server.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;

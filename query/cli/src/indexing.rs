@@ -13,7 +13,7 @@ use tables::{Database, OpenError};
 use trace::Trace;
 
 use crate::args::Index;
-use crate::exit::{Class, Classify, Failure};
+use crate::exit::{Class, Classify, Failure, one_line};
 use crate::{replay, text, traces};
 
 /// The file that whoever builds an index holds a lock on.
@@ -45,7 +45,13 @@ pub(crate) fn database(named: Option<&Path>) -> anyhow::Result<Database> {
         Ok(database) if database.store().complete().class(Class::Trace)? => return Ok(database),
         Ok(_) => "its index is unfinished: going on with it",
         Err(OpenError::Index(store::OpenError::Absent { .. })) => "it has no index yet: building it",
-        Err(error) => return Err(error).class(Class::Trace),
+        Err(error @ OpenError::Trace(_)) => return Err(error).class(Class::Trace),
+        Err(error) => {
+            let index = dir.join(store::INDEX_FILE);
+            let said = one_line(&error.into());
+            let message = format!("{said}; remove {} to have it built again", index.display());
+            return Err(Failure::new(Class::Trace, message).into());
+        }
     };
     match lock(&dir)? {
         Some(_lock) => {

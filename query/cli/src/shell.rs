@@ -11,8 +11,9 @@ use crate::query;
 
 const HELP: &str = "\
 SQL ends with `;` and may go over several lines. Ctrl-C drops what was typed, Ctrl-D quits.
-  .tables          the tables and views
+  .tables          the tables
   .schema [TABLE]  their columns
+  .functions       the functions besides SQLite's own
   .mode MODE       table, json or csv
   .help            this
   .quit            leave";
@@ -82,11 +83,9 @@ impl Session<'_> {
         match (command, argument.trim()) {
             (".quit" | ".exit" | ".q", _) => return Next::Quit,
             (".help" | ".h", _) => println!("{HELP}"),
-            (".tables", _) => self.sql(TABLES),
-            (".schema", "") => self.sql(&columns("")),
-            (".schema", table) => {
-                self.sql(&columns(&format!("AND t.name = '{}'", table.replace('\'', "''"))))
-            }
+            (".tables", _) => print!("{}", tables()),
+            (".schema", table) => print!("{}", schema(table)),
+            (".functions", _) => print!("{}", listed(tables::FUNCTIONS, "")),
             (".mode", "table") => self.format = Format::Table,
             (".mode", "json") => self.format = Format::Json,
             (".mode", "csv") => self.format = Format::Csv,
@@ -103,16 +102,26 @@ impl Session<'_> {
     }
 }
 
-const TABLES: &str = "SELECT name, type FROM pragma_table_list \
-    WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND type <> 'shadow' ORDER BY name";
+/// Names and meanings, aligned.
+fn listed(rows: &[(&str, &str)], indent: &str) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, meaning)| format!("{indent}{name:width$}  {meaning}\n")).collect()
+}
 
-/// SQL that lists the columns of tables, one row each.
-fn columns(only: &str) -> String {
-    format!(
-        "SELECT t.name AS \"table\", group_concat(c.name, ', ') AS columns FROM pragma_table_list AS t \
-         JOIN pragma_table_xinfo(t.name) AS c WHERE t.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' \
-         AND t.type <> 'shadow' {only} GROUP BY t.name ORDER BY t.name"
-    )
+fn tables() -> String {
+    let rows: Vec<(&str, &str)> = tables::TABLES.iter().map(|table| (table.name, table.row)).collect();
+    listed(&rows, "")
+}
+
+/// The columns of a table, or of all where none is named.
+fn schema(name: &str) -> String {
+    let wanted = |table: &&tables::Table| name.is_empty() || table.name.eq_ignore_ascii_case(name);
+    let describe = |table: &tables::Table| {
+        let columns = [table.columns, table.hidden].concat();
+        format!("{}: {}\n{}", table.name, table.row, listed(&columns, "  "))
+    };
+    let text: String = tables::TABLES.iter().filter(wanted).map(describe).collect();
+    if text.is_empty() { format!("no table `{name}`: .tables lists them\n") } else { text }
 }
 
 /// Where the history is kept: `$XDG_STATE_HOME/backstory/history`, else under `~/.local/state`.
@@ -182,5 +191,13 @@ mod tests {
         check(&["SELECT 1 -- no;"], &[]);
         check(&["SELECT 1 /* ; */", ";"], &["SELECT 1 /* ; */\n;"]);
         check(&["SELECT", ".5;"], &["SELECT\n.5;"]);
+    }
+
+    #[test]
+    fn tables_are_described() {
+        assert!(tables().lines().any(|line| line.starts_with("writes ")));
+        assert!(schema("writes").contains("\n  moment "));
+        assert!(!schema("writes").contains("calls:"));
+        assert_eq!(schema("nope"), "no table `nope`: .tables lists them\n");
     }
 }

@@ -50,3 +50,9 @@ pub(crate) fn leave_interrupts_to_children() {
         unsafe { libc::signal(signo, handler as libc::sighandler_t) };
     }
 }
+
+/// Makes this process end when the one that started it does.
+pub(crate) fn end_with_parent() {
+    // SAFETY: sets an attribute of this process; no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}

@@ -4,18 +4,36 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use guest::FileId;
 use trace::Trace;
 
+/// What gdb has open.
+#[derive(Debug)]
+enum Open {
+    /// A kept file.
+    Kept(File),
+    /// A file of `/proc`, as it would read.
+    Made(Vec<u8>),
+}
+
 /// Kept files by recorded path, and those that gdb has open.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     by_path: HashMap<String, PathBuf>,
-    open: HashMap<u32, File>,
+    open: HashMap<u32, Open>,
     next: u32,
+}
+
+/// What `fstat` says of an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Facts {
+    /// Length in bytes.
+    pub(crate) len: u64,
+    /// A number that tells it from others.
+    pub(crate) number: u64,
 }
 
 impl Files {
@@ -47,19 +65,34 @@ impl Files {
     pub(crate) fn open(&mut self, path: &str) -> io::Result<u32> {
         let place = self.find(path).ok_or(io::ErrorKind::NotFound)?;
         let file = File::open(place)?;
+        Ok(self.add(Open::Kept(file)))
+    }
+
+    /// Opens these bytes as if they were a file.
+    pub(crate) fn open_made(&mut self, bytes: Vec<u8>) -> u32 {
+        self.add(Open::Made(bytes))
+    }
+
+    fn add(&mut self, open: Open) -> u32 {
         self.next += 1;
-        self.open.insert(self.next, file);
-        Ok(self.next)
+        self.open.insert(self.next, open);
+        self.next
     }
 
     /// Reads from an open one.
     pub(crate) fn read(&self, fd: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.file(fd)?.read_at(into, offset)
+        match self.get(fd)? {
+            Open::Kept(file) => file.read_at(into, offset),
+            Open::Made(bytes) => Ok(part(bytes, offset, into.len(), into)),
+        }
     }
 
     /// What is known of an open one.
-    pub(crate) fn metadata(&self, fd: u32) -> io::Result<fs::Metadata> {
-        self.file(fd)?.metadata()
+    pub(crate) fn facts(&self, fd: u32) -> io::Result<Facts> {
+        match self.get(fd)? {
+            Open::Kept(file) => file.metadata().map(|meta| Facts { len: meta.len(), number: meta.ino() }),
+            Open::Made(bytes) => Ok(Facts { len: bytes.len() as u64, number: u64::from(fd) }),
+        }
     }
 
     /// Closes an open one.
@@ -67,9 +100,17 @@ impl Files {
         self.open.remove(&fd).map(drop).ok_or(io::ErrorKind::InvalidInput.into())
     }
 
-    fn file(&self, fd: u32) -> io::Result<&File> {
+    fn get(&self, fd: u32) -> io::Result<&Open> {
         self.open.get(&fd).ok_or(io::ErrorKind::InvalidInput.into())
     }
+}
+
+/// The part of `object` that was asked for: how many bytes of it are now in `into`.
+pub(crate) fn part(object: &[u8], offset: u64, length: usize, into: &mut [u8]) -> usize {
+    let rest = usize::try_from(offset).ok().and_then(|offset| object.get(offset..)).unwrap_or_default();
+    let n = rest.len().min(length).min(into.len());
+    into[..n].copy_from_slice(&rest[..n]);
+    n
 }
 
 #[cfg(test)]

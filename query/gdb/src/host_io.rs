@@ -1,13 +1,13 @@
-//! `vFile` packets: gdb reads the kept files by the paths they had in the recording.
-
-use std::os::unix::fs::MetadataExt;
+//! `vFile` packets: gdb reads the kept files by the paths they had in the recording, and of `/proc/PID` what `info proc` and
+//! `gcore` need.
 
 use gdbstub::target::ext::host_io::{
     FsKind, HostIo, HostIoClose, HostIoCloseOps, HostIoErrno, HostIoError, HostIoFstat, HostIoFstatOps,
-    HostIoOpen, HostIoOpenFlags, HostIoOpenMode, HostIoOpenOps, HostIoPread, HostIoPreadOps, HostIoResult,
-    HostIoSetfs, HostIoSetfsOps, HostIoStat,
+    HostIoOpen, HostIoOpenFlags, HostIoOpenMode, HostIoOpenOps, HostIoPread, HostIoPreadOps, HostIoReadlink,
+    HostIoReadlinkOps, HostIoResult, HostIoSetfs, HostIoSetfsOps, HostIoStat,
 };
 
+use crate::files::part;
 use crate::session::Session;
 
 impl HostIo for Session {
@@ -24,6 +24,10 @@ impl HostIo for Session {
     }
 
     fn support_fstat(&mut self) -> Option<HostIoFstatOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_readlink(&mut self) -> Option<HostIoReadlinkOps<'_, Self>> {
         Some(self)
     }
 
@@ -44,7 +48,35 @@ impl HostIoOpen for Session {
             return Err(HostIoError::Errno(HostIoErrno::EROFS));
         }
         let path = String::from_utf8_lossy(name);
-        Ok(self.files.open(&path)?)
+        let made = match (process_file(&path), self.program()) {
+            (Some("maps"), _) => Some(self.maps().into_bytes()),
+            (Some("cmdline"), Some(program)) => {
+                Some(program.argv.iter().flat_map(|arg| arg.iter().copied().chain([0])).collect())
+            }
+            _ => None,
+        };
+        match made {
+            Some(bytes) => Ok(self.files.open_made(bytes)),
+            None => Ok(self.files.open(&path)?),
+        }
+    }
+}
+
+/// The last part of `/proc/PID/...`, whichever process: there is one to see.
+fn process_file(path: &str) -> Option<&str> {
+    let (pid, file) = path.strip_prefix("/proc/")?.split_once('/')?;
+    pid.bytes().all(|byte| byte.is_ascii_digit()).then_some(file)
+}
+
+impl HostIoReadlink for Session {
+    fn readlink(&mut self, name: &[u8], into: &mut [u8]) -> HostIoResult<usize, Self> {
+        let path = String::from_utf8_lossy(name);
+        let target = match (process_file(&path), self.program()) {
+            (Some("exe"), Some(program)) => &program.exe,
+            (Some("cwd"), Some(program)) => &program.cwd,
+            _ => return Err(HostIoError::Errno(HostIoErrno::ENOENT)),
+        };
+        Ok(part(target.as_bytes(), 0, target.len(), into))
     }
 }
 
@@ -63,19 +95,19 @@ impl HostIoPread for Session {
 
 impl HostIoFstat for Session {
     fn fstat(&mut self, fd: u32) -> HostIoResult<HostIoStat, Self> {
-        let meta = self.files.metadata(fd)?;
+        let facts = self.files.facts(fd)?;
         Ok(HostIoStat {
             st_dev: 0,
             // gdb tells files apart by it.
-            st_ino: meta.ino() as u32,
+            st_ino: facts.number as u32,
             st_mode: HostIoOpenMode::S_IFREG | HostIoOpenMode::S_IRUSR | HostIoOpenMode::S_IXUSR,
             st_nlink: 1,
             st_uid: 0,
             st_gid: 0,
             st_rdev: 0,
-            st_size: meta.len(),
+            st_size: facts.len,
             st_blksize: 4096,
-            st_blocks: meta.len().div_ceil(512),
+            st_blocks: facts.len.div_ceil(512),
             st_atime: 0,
             st_mtime: 0,
             st_ctime: 0,

@@ -234,7 +234,7 @@ impl Session {
             Motion::StepRange(tid, start, end) => self.step_range(self.named(tid), start..end, interrupted),
             Motion::Continue => self.forward(interrupted),
             Motion::ReverseStep(tid) => self.step_back(self.named(tid)),
-            Motion::ReverseContinue => self.backward(),
+            Motion::ReverseContinue => self.backward(interrupted),
         }
     }
 
@@ -369,9 +369,13 @@ impl Session {
         Ok(self.halt(reason).unwrap_or(Halt::Done))
     }
 
-    fn backward(&mut self) -> Result<Halt, TimelineError> {
+    fn backward(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<Halt, TimelineError> {
         let stops = self.stops();
-        let reason = if stops.is_empty() { StopReason::Start } else { self.timeline.reverse_cont(&stops)? };
+        let reason = match stops.is_empty() {
+            true => Some(StopReason::Start),
+            false => self.timeline.reverse_cont_while(&stops, &mut || !interrupted())?,
+        };
+        let Some(reason) = reason else { return Ok(Halt::Interrupted) };
         match self.halt(reason) {
             Some(halt @ (Halt::Breakpoint | Halt::Watchpoint(_))) => Ok(halt),
             _ => {

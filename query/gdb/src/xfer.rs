@@ -10,16 +10,9 @@ use gdbstub::target::ext::target_description_xml_override::TargetDescriptionXmlO
 use gdbstub::target::{TargetError, TargetResult};
 
 use crate::arch;
+use crate::files::part;
 use crate::session::{Session, SessionError};
 use crate::target::EROFS;
-
-/// The part of `object` that was asked for.
-fn part(object: &[u8], offset: u64, length: usize, into: &mut [u8]) -> usize {
-    let rest = usize::try_from(offset).ok().and_then(|offset| object.get(offset..)).unwrap_or_default();
-    let n = rest.len().min(length).min(into.len());
-    into[..n].copy_from_slice(&rest[..n]);
-    n
-}
 
 impl TargetDescriptionXmlOverride for Session {
     fn target_description_xml(
