@@ -218,29 +218,34 @@ impl Symbols {
         Some(GuestRange::new(pc.wrapping_sub(spot.link - symbol.addr), symbol.size))
     }
 
-    /// The smallest range that holds the code of every function that [`Symbols::function`] calls `name`, over all spaces and
-    /// moments. `None` where no symbol table knows one: other code may still have that name.
-    pub fn code_named(&self, name: &str) -> Option<GuestRange> {
-        let mut hull: Option<GuestRange> = None;
+    /// The code of every function that [`Symbols::function`] calls `name`, over all spaces and moments, by address, without
+    /// overlaps; with `stubs`, the linkage stubs to it, too. Empty where no symbol table knows one: other code may
+    /// still have that name.
+    pub fn code_named(&self, name: &str, stubs: bool) -> Vec<GuestRange> {
+        let mut out: Vec<GuestRange> = Vec::new();
         let mut known: HashMap<FileId, Vec<(u64, u64)>> = HashMap::new();
         for mapping in self.layout.all() {
             let Some((image, at)) = mapping.file.and_then(|at| Some((self.image(at.file)?, at))) else {
                 continue;
             };
             let Some(link) = image.address_of(at.offset, at.offset, mapping.prot) else { continue };
-            let found =
-                known.entry(at.file).or_insert_with(|| image.symbols().functions_named(name).collect());
+            let found = known.entry(at.file).or_insert_with(|| {
+                let mut found: Vec<_> = image.symbols().functions_named(name).collect();
+                if stubs {
+                    found.extend(image.stubs().to(name));
+                }
+                found
+            });
             for &(addr, size) in found.iter() {
                 let start = mapping.range.start.wrapping_add(addr.wrapping_sub(link));
                 // A symbol without a size covers code up to the next one: to the end of its mapping at most.
                 let end = if size == 0 { mapping.range.end } else { start.wrapping_add(size) };
                 if mapping.range.contains(start) {
-                    let hull = hull.get_or_insert(GuestRange { start, end });
-                    *hull = GuestRange { start: hull.start.min(start), end: hull.end.max(end) };
+                    out.push(GuestRange { start, end });
                 }
             }
         }
-        hull
+        disjoint(out)
     }
 
     /// The function that the linkage stub at `pc` jumps to, where there is one.
@@ -371,6 +376,19 @@ impl Frame {
             (None, _, None) => pc.to_string(),
         }
     }
+}
+
+/// Ranges by address, those that meet made one.
+fn disjoint(mut ranges: Vec<GuestRange>) -> Vec<GuestRange> {
+    ranges.sort();
+    let mut out: Vec<GuestRange> = Vec::new();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => out.push(range),
+        }
+    }
+    out
 }
 
 fn file_offset(mapping: &Mapping, addr: GuestAddr) -> Option<MappedFile> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use object::{Object, ObjectSymbol, SymbolKind, SymbolSection};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind, SymbolSection};
 
 /// What a symbol names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Symbol {
     pub(crate) addr: u64,
     /// Size in bytes, 0 where unknown.
     pub(crate) size: u64,
+    /// Where the section it is in ends, for one without a size.
+    limit: u64,
     /// What it names.
     pub(crate) kind: Kind,
     /// Visible outside its file.
@@ -39,7 +41,8 @@ impl Symbol {
     }
 
     fn covers(&self, addr: u64) -> bool {
-        self.addr == addr || (self.addr < addr && (self.size == 0 || addr - self.addr < self.size))
+        let end = if self.size == 0 { self.limit } else { self.addr.saturating_add(self.size) };
+        self.addr == addr || (self.addr < addr && addr < end)
     }
 
     /// Which of several symbols at one place is shown: typed before labels, sized before unsized, global before local,
@@ -52,11 +55,34 @@ impl Symbol {
 
 /// Demangled C++ or Rust, or the name as it is.
 pub(crate) fn demangle(raw: &str) -> Cow<'_, str> {
-    if raw.starts_with("_Z") || raw.starts_with("_R") {
-        addr2line::demangle_auto(Cow::Borrowed(raw), None)
-    } else {
-        Cow::Borrowed(raw)
+    if !raw.starts_with("_Z") && !raw.starts_with("_R") {
+        return Cow::Borrowed(raw);
     }
+    match addr2line::demangle_auto(Cow::Borrowed(raw), None) {
+        Cow::Borrowed(_) => path_of(raw).map_or(Cow::Borrowed(raw), Cow::Owned),
+        demangled => demangled,
+    }
+}
+
+/// The qualified name in a mangled C++ name that the demangler does not know all of: without template arguments, which become
+/// `<..>`, and without parameters.
+fn path_of(raw: &str) -> Option<String> {
+    let mut rest = raw.strip_prefix("_Z")?;
+    let nested = rest.strip_prefix('N');
+    rest = nested.unwrap_or(rest).trim_start_matches(['K', 'V']);
+    let mut parts = Vec::new();
+    if let Some(after) = rest.strip_prefix("St") {
+        parts.push("std");
+        rest = after;
+    }
+    while rest.starts_with(|c: char| c.is_ascii_digit()) {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let len: usize = rest[..digits].parse().ok()?;
+        parts.push(rest.get(digits..digits.checked_add(len)?)?);
+        rest = &rest[digits + len..];
+    }
+    let arguments = if rest.starts_with('I') { "<..>" } else { "" };
+    (!parts.is_empty()).then(|| parts.join("::") + arguments)
 }
 
 /// All symbols of a file.
@@ -71,8 +97,8 @@ impl SymbolTable {
     pub(crate) fn load<'a>(files: impl IntoIterator<Item = &'a object::File<'a>>) -> Self {
         let mut symbols = Vec::new();
         for file in files {
-            symbols.extend(file.symbols().filter_map(|s| convert(&s)));
-            symbols.extend(file.dynamic_symbols().filter_map(|s| convert(&s)));
+            symbols.extend(file.symbols().filter_map(|s| convert(file, &s)));
+            symbols.extend(file.dynamic_symbols().filter_map(|s| convert(file, &s)));
         }
         symbols.sort_by(|a: &Symbol, b| (a.addr, a.rank(), &a.raw).cmp(&(b.addr, b.rank(), &b.raw)));
         symbols.dedup_by(|a, b| a.addr == b.addr && a.raw == b.raw);
@@ -94,7 +120,12 @@ impl SymbolTable {
         // Aliases and nested symbols are few: a symbol further away than this many others does not cover the address.
         let near = self.symbols[..end].iter().rev().filter(|s| wanted(s.kind)).take(64);
         let mut best: Option<&Symbol> = None;
+        let mut nearest = None;
         for symbol in near {
+            // One without a size reaches to the next symbol.
+            if *nearest.get_or_insert(symbol.addr) != symbol.addr && symbol.size == 0 {
+                continue;
+            }
             if best.is_some_and(|b| b.addr != symbol.addr) {
                 break;
             }
@@ -145,10 +176,8 @@ fn matches(full: &str, name: &str) -> bool {
     full == name || full.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
 }
 
-fn convert<'a>(symbol: &impl ObjectSymbol<'a>) -> Option<Symbol> {
-    if !matches!(symbol.section(), SymbolSection::Section(_)) {
-        return None;
-    }
+fn convert<'a>(file: &object::File<'a>, symbol: &impl ObjectSymbol<'a>) -> Option<Symbol> {
+    let SymbolSection::Section(section) = symbol.section() else { return None };
     let kind = match symbol.kind() {
         SymbolKind::Text => Kind::Function,
         SymbolKind::Data => Kind::Object,
@@ -158,11 +187,24 @@ fn convert<'a>(symbol: &impl ObjectSymbol<'a>) -> Option<Symbol> {
     };
     let name = symbol.name().ok()?;
     let raw = name.split('@').next().filter(|raw| !raw.is_empty())?;
-    Some(Symbol {
-        addr: symbol.address(),
-        size: symbol.size(),
-        kind,
-        global: symbol.is_global(),
-        raw: raw.into(),
-    })
+    let (addr, size) = (symbol.address(), symbol.size());
+    let end = || file.section_by_index(section).ok().map(|s| s.address().saturating_add(s.size()));
+    let limit = if size == 0 { end()? } else { 0 };
+    Some(Symbol { addr, size, limit, kind, global: symbol.is_global(), raw: raw.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_demangled_as_far_as_they_can_be() {
+        assert_eq!(demangle("main"), "main");
+        assert_eq!(demangle("_ZN4shop4Shop3putEl"), "shop::Shop::put(long)");
+        let relocate = "_ZSt14__relocate_a_1I4ItemS0_ENSt9enable_ifIXsrSt24__is_bitwise_relocatableIT_vE5valueEPS3_E4type\
+                        ES5_S5_S5_RSaIT0_E";
+        assert_eq!(demangle(relocate), "std::__relocate_a_1<..>");
+        assert_eq!(demangle("_Znonsense"), "_Znonsense");
+        assert_eq!(demangle("_Z9x"), "_Z9x");
+    }
 }

@@ -8,6 +8,7 @@ use store::{CallKind, CallQuery, CallRow, QueryError};
 
 use crate::adapter::Source;
 use crate::database::Recording;
+use crate::merged::Merged;
 use crate::plan::{Bounds, Column, Shape};
 
 /// One row per call. `caller` is the address of the call instruction; a handler has the instruction it interrupted.
@@ -50,17 +51,27 @@ impl Source for CallsTable {
         time: ENTRY,
     };
     type Row = CallRow;
-    type Rows = store::Calls;
+    type Rows = Merged<CallRow, store::Calls>;
 
-    fn scan(recording: &Recording, bounds: &Bounds) -> Result<store::Calls, QueryError> {
-        recording.store.calls(&CallQuery {
-            space: bounds.id(SPACE).map(SpaceId),
-            callees: recording.code(bounds.addresses(CALLEE), bounds.text(FUNCTION)),
-            sites: recording.code(bounds.addresses(CALLER), bounds.text(CALLER_FUNCTION)),
-            entered: bounds.moments(ENTRY),
-            task: bounds.id(TASK).map(TaskId),
-            order: bounds.order,
-        })
+    fn scan(recording: &Recording, bounds: &Bounds) -> Result<Self::Rows, QueryError> {
+        let callees = recording.code(bounds.addresses(CALLEE), bounds.text(FUNCTION), true);
+        let sites = recording.code(bounds.addresses(CALLER), bounds.text(CALLER_FUNCTION), false);
+        let open = |callees, sites| {
+            recording.store.calls(&CallQuery {
+                space: bounds.id(SPACE).map(SpaceId),
+                callees,
+                sites,
+                entered: bounds.moments(ENTRY),
+                task: bounds.id(TASK).map(TaskId),
+                order: bounds.order,
+            })
+        };
+        // Both in pieces would be their product: the callers are left to SQLite then.
+        let site = sites.as_deref().and_then(|sites| if let [one] = sites { Some(*one) } else { None });
+        match callees {
+            Some(_) => Merged::open(callees, bounds.order, |row| row.entry, |callees| open(callees, site)),
+            None => Merged::open(sites, bounds.order, |row| row.entry, |sites| open(None, sites)),
+        }
     }
 
     fn column(
@@ -70,6 +81,11 @@ impl Source for CallsTable {
         column: usize,
     ) -> Result<Value, QueryError> {
         let function = |pc| Value::Text(recording.symbols.function(row.space, row.entry, pc));
+        // A function that is bound on its first call is entered by way of its stub then.
+        let callee = || {
+            let name = recording.symbols.function(row.space, row.entry, row.callee);
+            Value::Text(name.strip_suffix("@plt").unwrap_or(&name).to_owned())
+        };
         Ok(match column {
             ENTRY => Value::Integer(row.entry.0 as i64),
             EXIT => row.exit.map_or(Value::Null, |exit| Value::Integer(exit.0 as i64)),
@@ -81,7 +97,7 @@ impl Source for CallsTable {
             KIND => Value::Text(kind(row.kind).to_owned()),
             RET => Value::Integer(row.ret.0 as i64),
             SP => Value::Integer(row.sp.0 as i64),
-            FUNCTION => function(row.callee),
+            FUNCTION => callee(),
             CALLER_FUNCTION => function(row.site),
             _ => Value::Null,
         })

@@ -31,13 +31,18 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// The code that `pcs` and the function `name` have in common; `None` for all code.
-    pub(crate) fn code(&self, pcs: Option<GuestRange>, name: Option<&str>) -> Option<GuestRange> {
-        let named = name.and_then(|name| self.symbols.code_named(name));
-        match (pcs, named) {
-            (Some(pcs), Some(named)) => Some(pcs.intersect(named)),
-            (pcs, named) => pcs.or(named),
-        }
+    /// The code that `pcs` and the function `name` have in common, in pieces; `None` for all code. With `stubs`, linkage
+    /// stubs to the function count.
+    pub(crate) fn code(
+        &self,
+        pcs: Option<GuestRange>,
+        name: Option<&str>,
+        stubs: bool,
+    ) -> Option<Vec<GuestRange>> {
+        let named = name.map(|name| self.symbols.code_named(name, stubs)).filter(|named| !named.is_empty());
+        let Some(named) = named else { return pcs.map(|pcs| vec![pcs]) };
+        let within = |range: GuestRange| pcs.map_or(range, |pcs| pcs.intersect(range));
+        Some(named.into_iter().map(within).filter(|range| !range.is_empty()).collect())
     }
 }
 

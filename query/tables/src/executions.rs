@@ -8,6 +8,7 @@ use store::{ExecutionQuery, ExecutionRow, QueryError};
 
 use crate::adapter::Source;
 use crate::database::Recording;
+use crate::merged::Merged;
 use crate::plan::{Bounds, Column, Shape};
 
 /// One row per retired instruction.
@@ -37,16 +38,20 @@ impl Source for ExecutionsTable {
         time: MOMENT,
     };
     type Row = ExecutionRow;
-    type Rows = store::Executions;
+    type Rows = Merged<ExecutionRow, store::Executions>;
 
-    fn scan(recording: &Recording, bounds: &Bounds) -> Result<store::Executions, QueryError> {
-        recording.store.executions(&ExecutionQuery {
-            space: bounds.id(SPACE).map(SpaceId),
-            pcs: recording.code(bounds.addresses(PC), bounds.text(FUNCTION)),
-            moments: bounds.moments(MOMENT),
-            task: bounds.id(TASK).map(TaskId),
-            order: bounds.order,
-        })
+    fn scan(recording: &Recording, bounds: &Bounds) -> Result<Self::Rows, QueryError> {
+        let code = recording.code(bounds.addresses(PC), bounds.text(FUNCTION), false);
+        let open = |pcs| {
+            recording.store.executions(&ExecutionQuery {
+                space: bounds.id(SPACE).map(SpaceId),
+                pcs,
+                moments: bounds.moments(MOMENT),
+                task: bounds.id(TASK).map(TaskId),
+                order: bounds.order,
+            })
+        };
+        Merged::open(code, bounds.order, |row| row.moment, open)
     }
 
     fn column(

@@ -9,7 +9,7 @@
 //! - `database`: opening a recording for queries
 //! - `writes`, `calls`, `executions`: one virtual table each
 //! - `adapter`: between SQLite's interface and lazy queries
-//! - `plan`: what is pushed down
+//! - `plan`: what is pushed down; `merged`: what comes in pieces
 //! - `views`: the small tables as users see them
 //! - `functions`: `hex`, `sym`, `line`
 //! - `reference`: what tables and columns mean, for people
@@ -23,6 +23,7 @@ mod database;
 mod error;
 mod executions;
 mod functions;
+mod merged;
 mod plan;
 mod reference;
 mod render;

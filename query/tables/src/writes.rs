@@ -8,6 +8,7 @@ use store::{Author, QueryError, WriteQuery, WriteRow};
 
 use crate::adapter::Source;
 use crate::database::Recording;
+use crate::merged::Merged;
 use crate::plan::{Bounds, Column, Shape};
 
 /// One row per write. `touches` is a question rather than a fact: `touches = ADDR` (or a range) asks for the writes that
@@ -48,22 +49,26 @@ impl Source for WritesTable {
         time: MOMENT,
     };
     type Row = WriteRow;
-    type Rows = store::Writes;
+    type Rows = Merged<WriteRow, store::Writes>;
 
-    fn scan(recording: &Recording, bounds: &Bounds) -> Result<store::Writes, QueryError> {
+    fn scan(recording: &Recording, bounds: &Bounds) -> Result<Self::Rows, QueryError> {
         let addrs = match (bounds.addresses(ADDR), bounds.addresses(TOUCHES)) {
             // A write that begins in one and touches the other shares a byte with the other.
             (_, Some(touches)) => Some(touches),
             (addrs, None) => addrs,
         };
-        recording.store.writes(&WriteQuery {
-            space: bounds.id(SPACE).map(SpaceId),
-            addrs,
-            moments: bounds.moments(MOMENT),
-            pcs: recording.code(bounds.addresses(PC), code_name(bounds)),
-            task: bounds.id(TASK).map(TaskId),
-            order: bounds.order,
-        })
+        let code = recording.code(bounds.addresses(PC), code_name(bounds), false);
+        let open = |pcs| {
+            recording.store.writes(&WriteQuery {
+                space: bounds.id(SPACE).map(SpaceId),
+                addrs,
+                moments: bounds.moments(MOMENT),
+                pcs,
+                task: bounds.id(TASK).map(TaskId),
+                order: bounds.order,
+            })
+        };
+        Merged::open(code, bounds.order, |row| row.moment, open)
     }
 
     fn column(
