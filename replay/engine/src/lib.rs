@@ -41,5 +41,5 @@ pub use error::{ForkError, HostError, MapError, NewError, RunError, WriteError};
 pub use exit::{Exit, Fault, Trapped};
 pub use mapping::{MapRequest, MapSource, Mapping};
 pub use run::Counters;
-pub use space::{Sharing, Space};
+pub use space::{Group, Sharing, Space};
 pub use translate::Mode;

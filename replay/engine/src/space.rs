@@ -10,7 +10,7 @@ use translate::{CacheAddr, Mode, build_runtime};
 
 use crate::areas::{Area, Areas};
 use crate::debug::Watched;
-use crate::family::{Family, Objects, Slot};
+use crate::family::{Family, Object, Objects, Slot};
 use crate::host::{Host, SHARED_FD};
 use crate::memory::host_prot;
 use crate::patch::Patches;
@@ -74,6 +74,34 @@ pub struct Space {
     pub(crate) xsave_size: u32,
     pub(crate) counters: Counters,
     thread_bound: PhantomData<*const ()>,
+}
+
+/// Spaces copied together: what their shared mappings show is copied once. See [`Space::fork_with`].
+#[derive(Default, Debug)]
+pub struct Group {
+    /// Originals and their copies.
+    objects: Vec<(Rc<Object>, Rc<Object>)>,
+    tables: Vec<(Rc<Objects>, Rc<Objects>)>,
+}
+
+impl Group {
+    fn object(&mut self, original: &Rc<Object>) -> Result<Rc<Object>, HostError> {
+        if let Some((_, copy)) = self.objects.iter().find(|(known, _)| Rc::ptr_eq(known, original)) {
+            return Ok(Rc::clone(copy));
+        }
+        let copy = original.copy()?;
+        self.objects.push((Rc::clone(original), Rc::clone(&copy)));
+        Ok(copy)
+    }
+
+    fn numbered(&mut self, original: &Rc<Objects>) -> Rc<Objects> {
+        if let Some((_, copy)) = self.tables.iter().find(|(known, _)| Rc::ptr_eq(known, original)) {
+            return Rc::clone(copy);
+        }
+        let copy = Rc::default();
+        self.tables.push((Rc::clone(original), Rc::clone(&copy)));
+        copy
+    }
 }
 
 impl Space {
@@ -155,6 +183,25 @@ impl Space {
     ///
     /// The host refused.
     pub fn fork(&mut self, sharing: Sharing) -> Result<Self, ForkError> {
+        match sharing {
+            Sharing::Kept => self.copy(),
+            Sharing::Copied => self.fork_with(&mut Group::default()),
+        }
+    }
+
+    /// As [`Space::fork`] with [`Sharing::Copied`], but the copies that one group's forks make share among themselves what their
+    /// originals share. The originals must not run between these forks.
+    ///
+    /// # Errors
+    ///
+    /// The host refused.
+    pub fn fork_with(&mut self, group: &mut Group) -> Result<Self, ForkError> {
+        let mut copy = self.copy()?;
+        copy.own_objects(group)?;
+        Ok(copy)
+    }
+
+    fn copy(&mut self) -> Result<Self, ForkError> {
         self.flush()?;
         let mut slot = Slot::new(self.slot.family())?;
         *slot.page_mut() = self.slot.page();
@@ -190,34 +237,22 @@ impl Space {
         };
         copy.map_slot()?;
         copy.drop_breakpoint_blocks(&self.breakpoints);
-        if sharing == Sharing::Copied {
-            copy.own_objects()?;
-        }
         Ok(copy)
     }
 
-    /// Gives this space its own copy of everything that its shared mappings show.
-    fn own_objects(&mut self) -> Result<(), HostError> {
+    /// Gives this space a copy, its group's own, of everything that its shared mappings show.
+    fn own_objects(&mut self, group: &mut Group) -> Result<(), HostError> {
         let shown: Vec<(GuestRange, Area)> = self
             .areas
             .iter()
             .filter(|(_, area)| area.object.is_some())
             .map(|(range, area)| (range, area.clone()))
             .collect();
-        self.objects = Rc::default();
-        let mut copies = Vec::new();
+        self.objects = group.numbered(&self.objects);
         for (range, area) in shown {
             let Some((object, offset)) = &area.object else { continue };
-            let known = copies.iter().find(|(old, _)| Rc::ptr_eq(old, object)).map(|(_, new)| Rc::clone(new));
-            let own = match known {
-                Some(own) => own,
-                None => {
-                    let own = object.copy()?;
-                    self.objects.insert(&own);
-                    copies.push((Rc::clone(object), Rc::clone(&own)));
-                    own
-                }
-            };
+            let own = group.object(object)?;
+            self.objects.insert(&own);
             self.map_object(range, &own, *offset, host_prot(area.prot))?;
             self.areas.insert(range, Area { object: Some((own, *offset)), ..area });
         }

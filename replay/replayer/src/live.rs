@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Sharing, Space};
+use engine::{Group, Space};
 use guest::{Registers, SpaceId, TaskId, Tid, XState};
 
 use crate::error::ReplayError;
@@ -145,9 +145,10 @@ impl Live {
     /// A copy of everything, in which nothing is shared with this one.
     pub(crate) fn fork(&mut self) -> Result<Self, ReplayError> {
         let mut spaces = BTreeMap::new();
+        let mut group = Group::default();
         for (&id, live) in &mut self.spaces {
             let space =
-                live.space.fork(Sharing::Copied).map_err(|source| ReplayError::Fork { space: id, source })?;
+                live.space.fork_with(&mut group).map_err(|source| ReplayError::Fork { space: id, source })?;
             spaces.insert(id, LiveSpace { space, current: live.current, tasks: live.tasks });
         }
         Ok(Self { tasks: self.tasks.clone(), spaces })

@@ -21,7 +21,7 @@ impl Snapshot {
 }
 
 impl Replay {
-    /// Keeps the present state. Memory shared between spaces is no longer shared in a copy.
+    /// Keeps the present state. Spaces that share memory go on sharing a copy of it.
     pub fn snapshot(&mut self) -> Result<Snapshot, ReplayError> {
         Ok(Snapshot { position: self.position(), live: self.live.fork()?, cursor: self.cursor.clone() })
     }

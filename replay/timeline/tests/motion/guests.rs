@@ -52,6 +52,36 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// Two processes that take turns in memory they share.
+pub(crate) const SHARED: &str = r#"
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    volatile long *m = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int there[2], back[2];
+    char c = 0;
+    pipe(there);
+    pipe(back);
+    if (fork() == 0) {
+        for (int i = 0; i < 30; i++) {
+            read(there[0], &c, 1);
+            m[1] = m[0] * 3 + 1;
+            for (int k = 0; k < 500; k++) m[2] += k ^ m[1];
+            write(back[1], &c, 1);
+        }
+        _exit(0);
+    }
+    for (int i = 0; i < 30; i++) {
+        m[0] = i * i + m[1] % 17;
+        write(there[1], &c, 1);
+        read(back[0], &c, 1);
+    }
+    wait(0);
+    return m[2] & 63;
+}
+"#;
+
 static TURN: Mutex<()> = Mutex::new(());
 
 /// One test at a time: the recorder waits for any child of the process.

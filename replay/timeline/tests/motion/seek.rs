@@ -49,6 +49,13 @@ fn anywhere_in_a_tree_of_processes() {
 }
 
 #[test]
+fn anywhere_in_shared_memory() {
+    let _turn = turn();
+    let scratch = tempfile::tempdir().unwrap();
+    check(&record(scratch.path(), guests::SHARED), 20);
+}
+
+#[test]
 fn anywhere_in_a_shell_pipeline() {
     let _turn = turn();
     let scratch = tempfile::tempdir().unwrap();
