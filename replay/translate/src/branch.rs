@@ -96,7 +96,7 @@ impl Generator<'_> {
             }
             Err(_) => {
                 let constant = self.cold.constant(returns_to.0);
-                self.hot.mem(&[], false, false, &[0xFF], 6, Mem::rip(constant.0), 0);
+                self.hot.mem(false, false, &[0xFF], 6, Mem::rip(constant.0), 0);
             }
         }
         self.retire(step);

@@ -104,10 +104,10 @@ impl Generator<'_> {
     fn arithmetic(&mut self, cold: bool, op: u8, mem: Mem, n: u32) {
         let asm = if cold { &mut self.cold } else { &mut self.hot };
         if n < 128 {
-            asm.mem(&[], true, false, &[0x83], op, mem, 1);
+            asm.mem(true, false, &[0x83], op, mem, 1);
             asm.raw(&[n as u8]);
         } else {
-            asm.mem(&[], true, false, &[0x81], op, mem, 4);
+            asm.mem(true, false, &[0x81], op, mem, 4);
             asm.u32(n);
         }
     }

@@ -100,6 +100,25 @@ pub(crate) fn gpr(reg: Register) -> Option<u8> {
     full.is_gpr64().then(|| full.number() as u8)
 }
 
+/// The bytes of one instruction, or some of them.
+#[derive(Default)]
+struct Short {
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl Short {
+    fn push(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    fn push4(&mut self, bytes: [u8; 4]) {
+        self.bytes[self.len..self.len + 4].copy_from_slice(&bytes);
+        self.len += 4;
+    }
+}
+
 /// A buffer of code that will lie at a known address.
 #[derive(Debug)]
 pub(crate) struct Asm {
@@ -132,56 +151,55 @@ impl Asm {
         self.raw(&value.to_le_bytes());
     }
 
-    /// A displacement from the end of the instruction, `tail` bytes after the displacement, to `to`.
-    fn rel32(&mut self, to: u64, tail: u64) {
-        let distance = to.wrapping_sub(self.here().0.wrapping_add(4 + tail)) as i64;
+    /// The displacement to `to` from `after` bytes further on.
+    fn distance(&mut self, to: u64, after: u64) -> [u8; 4] {
+        let distance = to.wrapping_sub(self.here().0.wrapping_add(after)) as i64;
         let disp = i32::try_from(distance).unwrap_or_else(|_| {
             self.overflow = true;
             0
         });
-        self.raw(&disp.to_le_bytes());
+        disp.to_le_bytes()
     }
 
-    /// An instruction with a memory operand: prefixes, `opcode`, ModRM with `reg`. `wide` sets REX.W; `byte` says that `reg` is an
+    /// An instruction with a memory operand: `opcode`, ModRM with `reg`. `wide` sets REX.W; `byte` says that `reg` is an
     /// 8-bit register, which needs a REX prefix from spl on. `tail` immediate bytes follow, which the caller adds.
-    pub(crate) fn mem(
-        &mut self,
-        prefix: &[u8],
-        wide: bool,
-        byte: bool,
-        opcode: &[u8],
-        reg: u8,
-        mem: Mem,
-        tail: u64,
-    ) {
+    pub(crate) fn mem(&mut self, wide: bool, byte: bool, opcode: &[u8], reg: u8, mem: Mem, tail: u64) {
+        let mut code = Short::default();
         if let Some(segment) = mem.segment {
-            self.raw(&[segment]);
+            code.push(segment);
         }
         if mem.addr32 {
-            self.raw(&[0x67]);
+            code.push(0x67);
         }
-        self.raw(prefix);
         let base = if let Base::Reg(base) = mem.base { base } else { 0 };
         let rex = u8::from(wide) << 3 | reg >> 3 << 2 | mem.index.unwrap_or(0) >> 3 << 1 | base >> 3;
         if rex != 0 || (byte && reg >= 4) {
-            self.raw(&[0x40 | rex]);
+            code.push(0x40 | rex);
         }
-        self.raw(opcode);
-        self.modrm(reg & 7, mem, tail);
+        for &byte in opcode {
+            code.push(byte);
+        }
+        self.operand(code, reg & 7, mem, tail);
     }
 
-    pub(crate) fn modrm(&mut self, reg: u8, mem: Mem, tail: u64) {
+    /// ModRM, SIB and displacement alone.
+    pub(crate) fn modrm(&mut self, reg: u8, mem: Mem) {
+        self.operand(Short::default(), reg, mem, 0);
+    }
+
+    fn operand(&mut self, mut code: Short, reg: u8, mem: Mem, tail: u64) {
         let reg = reg << 3;
         let scale = (mem.scale.max(1).trailing_zeros() as u8) << 6;
         let index = mem.index.unwrap_or(RSP);
         match mem.base {
             Base::Rip(to) => {
-                self.raw(&[reg | 5]);
-                self.rel32(to, tail);
+                code.push(reg | 5);
+                code.push4(self.distance(to, code.len as u64 + 4 + tail));
             }
             Base::None => {
-                self.raw(&[reg | 4, scale | (index & 7) << 3 | 5]);
-                self.raw(&mem.disp.to_le_bytes());
+                code.push(reg | 4);
+                code.push(scale | (index & 7) << 3 | 5);
+                code.push4(mem.disp.to_le_bytes());
             }
             Base::Reg(base) => {
                 let mode = match mem.disp {
@@ -190,67 +208,69 @@ impl Asm {
                     _ => 0x80,
                 };
                 if mem.index.is_some() || base & 7 == RSP {
-                    self.raw(&[mode | reg | 4, scale | (index & 7) << 3 | base & 7]);
+                    code.push(mode | reg | 4);
+                    code.push(scale | (index & 7) << 3 | base & 7);
                 } else {
-                    self.raw(&[mode | reg | base & 7]);
+                    code.push(mode | reg | base & 7);
                 }
                 match mode {
-                    0x40 => self.raw(&[mem.disp as u8]),
-                    0x80 => self.raw(&mem.disp.to_le_bytes()),
+                    0x40 => code.push(mem.disp as u8),
+                    0x80 => code.push4(mem.disp.to_le_bytes()),
                     _ => {}
                 }
             }
         }
+        self.raw(&code.bytes[..code.len]);
     }
 
     /// `mov reg, [mem]`
     pub(crate) fn load(&mut self, reg: u8, mem: Mem) {
-        self.mem(&[], true, false, &[0x8B], reg, mem, 0);
+        self.mem(true, false, &[0x8B], reg, mem, 0);
     }
 
     /// `mov reg32, [mem]`
     pub(crate) fn load32(&mut self, reg: u8, mem: Mem) {
-        self.mem(&[], false, false, &[0x8B], reg, mem, 0);
+        self.mem(false, false, &[0x8B], reg, mem, 0);
     }
 
     /// `movzx reg32, word [mem]`
     pub(crate) fn load16(&mut self, reg: u8, mem: Mem) {
-        self.mem(&[], false, false, &[0x0F, 0xB7], reg, mem, 0);
+        self.mem(false, false, &[0x0F, 0xB7], reg, mem, 0);
     }
 
     /// `movzx reg32, byte [mem]`
     pub(crate) fn load8(&mut self, reg: u8, mem: Mem) {
-        self.mem(&[], false, false, &[0x0F, 0xB6], reg, mem, 0);
+        self.mem(false, false, &[0x0F, 0xB6], reg, mem, 0);
     }
 
     /// `mov [mem], reg`
     pub(crate) fn store(&mut self, mem: Mem, reg: u8) {
-        self.mem(&[], true, false, &[0x89], reg, mem, 0);
+        self.mem(true, false, &[0x89], reg, mem, 0);
     }
 
     /// `mov [mem], reg` of 2, 4 or 8 bytes.
     pub(crate) fn store_sized(&mut self, mem: Mem, reg: u8, size: u32) {
         match size {
             8 => self.store(mem, reg),
-            _ => self.mem(&[], false, false, &[0x89], reg, mem, 0),
+            _ => self.mem(false, false, &[0x89], reg, mem, 0),
         }
     }
 
     /// `mov dword [mem], value`
     pub(crate) fn store_imm32(&mut self, mem: Mem, value: u32) {
-        self.mem(&[], false, false, &[0xC7], 0, mem, 4);
+        self.mem(false, false, &[0xC7], 0, mem, 4);
         self.u32(value);
     }
 
     /// `mov byte [mem], value`
     pub(crate) fn store_imm8(&mut self, mem: Mem, value: u8) {
-        self.mem(&[], false, false, &[0xC6], 0, mem, 1);
+        self.mem(false, false, &[0xC6], 0, mem, 1);
         self.raw(&[value]);
     }
 
     /// `lea reg, [mem]` (the segment is dropped: an effective address)
     pub(crate) fn lea(&mut self, reg: u8, mem: Mem) {
-        self.mem(&[], true, false, &[0x8D], reg, Mem { segment: None, ..mem }, 0);
+        self.mem(true, false, &[0x8D], reg, Mem { segment: None, ..mem }, 0);
     }
 
     /// `mov to, from`
@@ -276,7 +296,8 @@ impl Asm {
     pub(crate) fn jump(&mut self, to: CacheAddr) -> CacheAddr {
         self.raw(&[0xE9]);
         let site = self.here();
-        self.rel32(to.0, 0);
+        let disp = self.distance(to.0, 4);
+        self.raw(&disp);
         site
     }
 
@@ -284,7 +305,8 @@ impl Asm {
     pub(crate) fn jump_if(&mut self, condition: u8, to: CacheAddr) -> CacheAddr {
         self.raw(&[0x0F, 0x80 | condition]);
         let site = self.here();
-        self.rel32(to.0, 0);
+        let disp = self.distance(to.0, 4);
+        self.raw(&disp);
         site
     }
 

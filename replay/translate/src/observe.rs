@@ -283,7 +283,7 @@ impl Generator<'_> {
         }
         self.hot.lea(work, scaled(if size == 2 { 2 } else { 32 / size as u8 }));
         self.hot.store(word, work);
-        self.hot.mem(&[], true, false, &[0x0F, 0xBE], work, top, 0); // movsx work, byte [top]
+        self.hot.mem(true, false, &[0x0F, 0xBE], work, top, 0); // movsx work, byte [top]
         self.hot.store(high, work);
         self.hot.load(work, shifted);
         match mem.base {
@@ -331,7 +331,7 @@ impl Generator<'_> {
                 Condition::Always => {}
                 Condition::Logged { at } => {
                     // sete byte [record + at]
-                    self.hot.mem(&[], false, false, &[0x0F, 0x94], 0, in_record(&observer, at), 0);
+                    self.hot.mem(false, false, &[0x0F, 0x94], 0, in_record(&observer, at), 0);
                 }
                 Condition::Mask { at, .. } => self.log_mask(&observer, store.condition, at),
             }
@@ -376,7 +376,7 @@ impl Generator<'_> {
             Value::Vector { register, form } => {
                 let place = in_record(observer, at);
                 match form {
-                    Form::Legacy => self.hot.mem(&[], false, false, &[0x0F, 0x11], register, place, 0),
+                    Form::Legacy => self.hot.mem(false, false, &[0x0F, 0x11], register, place, 0),
                     Form::Vex => self.vex_store(place, register, store.size == 32),
                     Form::Evex => self.evex_store(place, register, store.size),
                 }
@@ -420,7 +420,7 @@ impl Generator<'_> {
         let Base::Reg(base) = place.base else { return };
         let high = (!(register >> 3) & 1) << 7 | 1 << 6 | (!(base >> 3) & 1) << 5;
         self.hot.raw(&[0xC4, high | 1, 0x78 | u8::from(wide) << 2, 0x11]);
-        self.hot.modrm(register & 7, place, 0);
+        self.hot.modrm(register & 7, place);
     }
 
     /// Copies stored bytes from memory into the record, piece by piece.

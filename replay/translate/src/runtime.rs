@@ -51,7 +51,7 @@ impl Stub {
 
 /// `jmp stub`, from anywhere.
 pub(crate) fn jump(asm: &mut Asm, layout: &Layout, stub: Stub) {
-    asm.mem(&[], false, false, &[0xFF], 4, Mem::abs(layout.runtime + 8 * stub as u32), 0);
+    asm.mem(false, false, &[0xFF], 4, Mem::abs(layout.runtime + 8 * stub as u32), 0);
 }
 
 // Parameters of the bulk stub, in the engine page's scratch words.
@@ -158,7 +158,7 @@ fn bulk_stub(layout: &Layout, asm: &mut Asm) {
     asm.raw(&[0x48, 0x83, 0xE0, 0xFC]); // and rax, -4
     asm.raw(&[0x48, 0x01, 0xF8]); // add rax, rdi
     let wraps = short(asm, 0x72); // jc
-    asm.mem(&[], true, false, &[0x3B], RAX, limit, 0); // cmp rax, [limit]
+    asm.mem(true, false, &[0x3B], RAX, limit, 0); // cmp rax, [limit]
     let full = short(asm, 0x77); // ja
     asm.store(next, RAX);
     asm.load32(RAX, word(BULK_HEADER));
@@ -188,7 +188,7 @@ fn bulk_stub(layout: &Layout, asm: &mut Asm) {
     for (slot, register) in saved.into_iter().zip(registers) {
         asm.load(register, slot);
     }
-    asm.mem(&[], false, false, &[0xFF], 4, target, 0); // jmp [target]
+    asm.mem(false, false, &[0xFF], 4, target, 0); // jmp [target]
 }
 
 /// A short jump by opcode, to be landed later.
