@@ -7,10 +7,10 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use tables::{Database, Format};
 
-use crate::query;
+use crate::{query, signals};
 
 const HELP: &str = "\
-SQL ends with `;` and may go over several lines. Ctrl-C drops what was typed, Ctrl-D quits.
+SQL ends with `;` and may go over several lines. Ctrl-C drops what was typed or stops a query, Ctrl-D quits.
   .tables          the tables
   .schema [TABLE]  their columns
   .functions       the functions besides SQLite's own
@@ -20,6 +20,9 @@ SQL ends with `;` and may go over several lines. Ctrl-C drops what was typed, Ct
 
 /// Reads and answers until the end of input.
 pub(crate) fn run(database: &Database, format: Format) -> anyhow::Result<ExitCode> {
+    // While a query runs; while a line is edited, the editor takes the key itself.
+    let running = database.connection().get_interrupt_handle();
+    signals::on_interrupt(move || running.interrupt());
     let mut editor = DefaultEditor::new()?;
     let history = history_file();
     if let Some(path) = &history {

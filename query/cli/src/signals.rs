@@ -56,3 +56,22 @@ pub(crate) fn end_with_parent() {
     // SAFETY: sets an attribute of this process; no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
+
+/// From now on Ctrl-C calls `act`, on a thread of its own, and does not end this process. Call it before other threads start.
+pub(crate) fn on_interrupt(act: impl Fn() + Send + 'static) {
+    // SAFETY: the set is a plain value that the calls fill; blocking a signal affects this thread and its children only.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    };
+    std::thread::spawn(move || {
+        let mut signo = 0;
+        // SAFETY: both point to values that live for the call; the signal is blocked, as sigwait(3) asks.
+        while unsafe { libc::sigwait(&set, &mut signo) } == 0 {
+            act();
+        }
+    });
+}
