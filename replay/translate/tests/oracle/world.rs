@@ -17,8 +17,8 @@ pub(crate) const CODE_LEN: usize = 0x2000;
 pub(crate) const LOW_CODE: u64 = 0x0040_0000;
 pub(crate) const HOT: u64 = 0x5555_1000_0000;
 pub(crate) const COLD: u64 = 0x5555_1200_0000;
-pub(crate) const LOW_HOT: u64 = 0x3000_0000;
-pub(crate) const LOW_COLD: u64 = 0x3200_0000;
+pub(crate) const LOW_HOT: u64 = 0x7A5B_0000;
+pub(crate) const LOW_COLD: u64 = 0x7A7D_0000;
 pub(crate) const ARENA_LEN: usize = 0x0010_0000;
 /// Small, as the addresses that random programs make are low ones.
 const LOW_ARENA_LEN: usize = 0x1_0000;
