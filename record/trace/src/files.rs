@@ -166,16 +166,11 @@ impl Keeper {
     ) -> Result<([u8; 32], u64), KeepError> {
         let folder = self.store.as_ref().unwrap_or(&self.files);
         let temporary = folder.join(format!(".new-{}", std::process::id()));
-        let write = |source| KeepError::Write { path: temporary.clone(), source };
-        let read = |source| KeepError::Read { path: path.to_owned(), source };
-        let _ = fs::remove_file(&temporary);
-        let mut copy =
-            File::options().read(true).write(true).create_new(true).open(&temporary).map_err(write)?;
-        copy_contents(file, &copy).map_err(read)?;
-        let (hash, size) = hash_file(&mut copy).map_err(write)?;
-        copy.set_permissions(Permissions::from_mode(0o444)).map_err(write)?;
-        let place = folder.join(blake3::Hash::from_bytes(hash).to_hex().as_str());
-        fs::rename(&temporary, &place).map_err(write)?;
+        let copied = copy_named(file, path, folder, &temporary);
+        if copied.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        let (hash, size) = copied?;
         if let (Some(identity), Some(store)) = (identity, &self.store) {
             // Only a memory: without it the file is read again next time.
             let _ = remember(store, identity, &hash);
@@ -194,8 +189,30 @@ impl Keeper {
         }
         let write = |source| KeepError::Write { path: to.clone(), source };
         let (source, copy) = (File::open(&from).map_err(write)?, File::create_new(&to).map_err(write)?);
-        copy_contents(&source, &copy).map_err(write)
+        copy_contents(&source, &copy)
+            .map_err(|(CopyError::Read(source) | CopyError::Write(source))| write(source))
     }
+}
+
+/// Copies a file to `temporary`, and names the copy by its hash.
+fn copy_named(
+    file: &File,
+    path: &str,
+    folder: &Path,
+    temporary: &Path,
+) -> Result<([u8; 32], u64), KeepError> {
+    let write = |source| KeepError::Write { path: temporary.to_owned(), source };
+    let _ = fs::remove_file(temporary);
+    let mut copy = File::options().read(true).write(true).create_new(true).open(temporary).map_err(write)?;
+    copy_contents(file, &copy).map_err(|failed| match failed {
+        CopyError::Read(source) => KeepError::Read { path: path.to_owned(), source },
+        CopyError::Write(source) => write(source),
+    })?;
+    let (hash, size) = hash_file(&mut copy).map_err(write)?;
+    copy.set_permissions(Permissions::from_mode(0o444)).map_err(write)?;
+    let place = folder.join(blake3::Hash::from_bytes(hash).to_hex().as_str());
+    fs::rename(temporary, &place).map_err(write)?;
+    Ok((hash, size))
 }
 
 fn remember(store: &Path, identity: &Identity, hash: &[u8; 32]) -> io::Result<()> {
@@ -206,8 +223,14 @@ fn remember(store: &Path, identity: &Identity, hash: &[u8; 32]) -> io::Result<()
     fs::rename(temporary, place)
 }
 
+/// Which side of a copy failed.
+enum CopyError {
+    Read(io::Error),
+    Write(io::Error),
+}
+
 /// Makes `to` hold what `from` holds: by reflink, else by copying.
-fn copy_contents(from: &File, to: &File) -> io::Result<()> {
+fn copy_contents(from: &File, to: &File) -> Result<(), CopyError> {
     use std::os::fd::AsRawFd;
     #[expect(unsafe_code, reason = "FICLONE has no safe wrapper")]
     // SAFETY: FICLONE takes a descriptor by value and touches no memory of ours; both are open for the call.
@@ -224,9 +247,9 @@ fn copy_contents(from: &File, to: &File) -> io::Result<()> {
             Ok(0) => return Ok(()),
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(CopyError::Read(error)),
         };
-        to.write_all_at(&buffer[..n], at)?;
+        to.write_all_at(&buffer[..n], at).map_err(CopyError::Write)?;
         at += n as u64;
     }
 }
