@@ -72,6 +72,8 @@ pub(crate) struct Feed {
     /// The moment of the next instruction, and whose.
     moment: Moment,
     task: TaskId,
+    /// Until when nothing is taken in, since an earlier build did; the granule that waits meanwhile.
+    skipping: Option<(Moment, RawGranule)>,
 }
 
 /// What a feed needs of its surroundings.
@@ -96,6 +98,21 @@ impl Feed {
             joined: false,
             moment: Moment(0),
             task: TaskId(0),
+            skipping: None,
+        }
+    }
+
+    /// Lets pass what runs before `moment`.
+    pub(crate) fn skip_to(&mut self, moment: Moment) {
+        let waiting = std::mem::replace(&mut self.raw, RawGranule::new(self.space, 0));
+        self.skipping = Some((moment, waiting));
+    }
+
+    /// Ends the skipping if it is over.
+    fn skipped(&mut self) {
+        if let Some((_, waiting)) = self.skipping.take_if(|(until, _)| self.moment >= *until) {
+            self.raw = waiting;
+            self.raw.mark(self.moment, self.task);
         }
     }
 
@@ -152,7 +169,12 @@ impl Feed {
                 self.moment.0 += u64::from(entry.instructions);
                 self.joined = entry.joined;
             }
-            if !self.joined && (self.raw.ticks() >= TICKS || self.raw.bytes() + (at - copied) >= BYTES) {
+            if self.skipping.is_some() {
+                self.raw.log(log.get(copied..at).ok_or(broken(BadLog::Truncated { at: copied }))?);
+                copied = at;
+                self.skipped();
+            } else if !self.joined && (self.raw.ticks() >= TICKS || self.raw.bytes() + (at - copied) >= BYTES)
+            {
                 self.raw.log(log.get(copied..at).ok_or(broken(BadLog::Truncated { at: copied }))?);
                 copied = at;
                 self.seal(tools)?;

@@ -98,6 +98,7 @@ impl<'a> Watch<'a> {
 
     /// Takes in what `task` ran since the last drain.
     fn drain(&mut self, id: SpaceId, space: &mut Space, task: TaskId, at: Position) -> Result<(), FeedError> {
+        let committed = self.skip_to.map_or(Moment(0), |from| from.moment);
         let start = match (&self.shared.moments, self.running) {
             (_, Some(event)) if event == at.event => self.run_from,
             (Some(moments), _) => moments.start(at.event),
@@ -114,9 +115,12 @@ impl<'a> Watch<'a> {
             granules: &mut self.segment.granules,
         };
         feed.learn(space.blocks());
+        if let Some(from) = self.skip_to.take_if(|from| start < from.moment) {
+            feed.skip_to(from.moment);
+        }
         let run = (start, at.moment, at.event);
         space.drain_log_with(|log| feed.take(log, run, task, &mut tools))?;
-        let ran = at.moment.0 - start.0;
+        let ran = at.moment.0 - start.0.max(committed.0);
         self.ticks += ran;
         self.shared.done.fetch_add(ran, Ordering::Relaxed);
         (self.run_from, self.running) = (at.moment, Some(at.event));
@@ -133,16 +137,16 @@ impl<'a> Watch<'a> {
         (feed, tools)
     }
 
-    /// Hands over a segment if it is long enough. Between events a build can go on after it.
-    fn maybe_send(&mut self, resumable: Option<Position>) -> Result<(), FeedError> {
+    /// Hands over a segment if it is long enough.
+    fn maybe_send(&mut self, at: Position) -> Result<(), FeedError> {
         if self.ticks >= SEGMENT && self.feeds.values().all(Feed::may_end) {
-            self.send(resumable, false)?;
+            self.send(Some(at))?;
         }
         Ok(())
     }
 
-    /// Hands over what there is.
-    pub(crate) fn send(&mut self, resumable: Option<Position>, last: bool) -> Result<(), FeedError> {
+    /// Hands over what there is. Without a place to go on from, it is the unit's last.
+    pub(crate) fn send(&mut self, at: Option<Position>) -> Result<(), FeedError> {
         let mut spaces: Vec<SpaceId> = self.feeds.keys().copied().collect();
         spaces.sort_unstable();
         for id in spaces {
@@ -151,8 +155,7 @@ impl<'a> Watch<'a> {
         }
         let next = Segment { unit: self.segment.unit, part: self.segment.part + 1, ..Segment::default() };
         let mut segment = std::mem::replace(&mut self.segment, next);
-        segment.last = last;
-        segment.resumes_at = resumable.map(|at| (at.moment, at.event));
+        segment.resumes_at = at.map(|at| (at.moment, at.event));
         self.ticks = 0;
         self.segments.send(segment).map_err(|_| FeedError::WriterGone)
     }
@@ -277,7 +280,7 @@ impl<'a> Watch<'a> {
         }
         self.retire(event, before);
         (self.run_from, self.running) = (at.moment, None);
-        self.maybe_send(Some(Position { moment: at.moment, event: EventId(at.event.0 + 1) }))
+        self.maybe_send(Position { moment: at.moment, event: EventId(at.event.0 + 1) })
     }
 }
 
@@ -285,10 +288,11 @@ impl Observer for Watch<'_> {
     fn log_full(&mut self, id: SpaceId, space: &mut Space, task: TaskId, at: Position) -> Watched {
         if self.skips(at) {
             space.drain_log_with(|_| ());
+            (self.run_from, self.running) = (at.moment, Some(at.event));
             return Ok(());
         }
         self.drain(id, space, task, at)?;
-        Ok(self.maybe_send(None)?)
+        Ok(self.maybe_send(at)?)
     }
 
     fn before_event(&mut self, id: SpaceId, space: &mut Space, event: &Event, at: Position) -> Watched {

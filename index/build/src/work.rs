@@ -232,16 +232,22 @@ fn run_one(
     let cpu = (!cpus.is_empty()).then(|| cpus[worker % cpus.len()]);
     let options = replayer::Options { mode: Mode::Indexed, log_bytes: LOG, cpu };
     let observer = |error: FeedError| BuildError::Replay(ReplayError::Observer(Box::new(error)));
+    let from = start.from;
     let mut watch = Watch::new(shared, work.number(), start, segments).map_err(observer)?;
-    let learned = match work {
-        Work::Whole => Some(Replay::open(&shared.trace, &options)?.finish(&mut watch)?),
-        Work::Unit(_, unit) => {
-            let Some(moments) = &shared.moments else { return Ok(None) };
-            Replay::open_unit(&shared.trace, unit, moments, &options)?.run(Until::End, &mut watch)?;
-            None
-        }
+    let mut replay = match (work, &shared.moments) {
+        (Work::Whole, _) => Replay::open(&shared.trace, &options)?,
+        (Work::Unit(_, unit), Some(moments)) => Replay::open_unit(&shared.trace, unit, moments, &options)?,
+        (Work::Unit(..), None) => return Ok(None),
     };
-    watch.send(None, true).map_err(observer)?;
+    if let Some(from) = from {
+        // Blocks must end where those of the earlier build did.
+        replay.run(Until::Position(from), &mut watch)?;
+    }
+    let learned = match work {
+        Work::Whole => Some(replay.finish(&mut watch)?),
+        Work::Unit(..) => replay.run(Until::End, &mut watch).map(|_| None)?,
+    };
+    watch.send(None).map_err(observer)?;
     Ok(learned)
 }
 

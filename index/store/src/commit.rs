@@ -57,9 +57,7 @@ pub struct Segment {
     pub unit: u32,
     /// Which of its parts, from 0.
     pub part: u32,
-    /// Whether it is the unit's last.
-    pub last: bool,
-    /// The place behind it, if a build can go on from there: the moment and the next event.
+    /// The place behind it, from which a build goes on: the moment and the next event. `None` for a unit's last.
     pub resumes_at: Option<(Moment, EventId)>,
     /// Granules; those of a space in the order of time.
     pub granules: Vec<Encoded>,
@@ -110,7 +108,7 @@ pub struct ResumeUnit {
     pub unit: u32,
     /// How many parts.
     pub parts: u32,
-    /// Whether they are all; else the place behind them.
+    /// The place behind them; `None` when they are all.
     pub next: Option<(Moment, EventId)>,
 }
 
@@ -139,7 +137,6 @@ impl Writer {
         .map_err(sqlite)?;
         let damaged =
             |source: QueryError| CommitError::Damaged { path: path.clone(), source: Box::new(source) };
-        forget_loose_ends(&db).map_err(sqlite)?;
         let resume = resume(&db).map_err(damaged)?;
         let newest: u64 = db
             .query_row("SELECT ifnull(max(granule), 0) FROM granules", [], |row| row.get(0))
@@ -174,11 +171,10 @@ impl Writer {
             add_strings(db, segment)?;
             let ticks: u64 = segment.granules.iter().map(|granule| granule.ticks).sum();
             db.execute(
-                "INSERT INTO segments VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                "INSERT INTO segments VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
                 params![
                     segment.unit,
                     segment.part,
-                    segment.last,
                     ticks,
                     segment.resumes_at.map(|(moment, _)| moment.0),
                     segment.resumes_at.map(|(_, event)| event.0),
@@ -260,53 +256,15 @@ fn create(db: &Connection, uuid: &[u8; 16]) -> rusqlite::Result<()> {
     db.execute_batch("COMMIT")
 }
 
-/// Removes parts of unfinished units behind which a build cannot go on.
-fn forget_loose_ends(db: &Connection) -> rusqlite::Result<()> {
-    const LOOSE: &str = "WITH loose AS (SELECT unit, part, instructions, granule, granules FROM segments AS one
-        WHERE NOT EXISTS (SELECT 1 FROM segments AS other WHERE other.unit = one.unit AND other.part >= one.part
-                          AND (other.last OR other.next_event IS NOT NULL)))";
-    let mut statement = db.prepare(&format!("{LOOSE} SELECT granule, granules FROM loose"))?;
-    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let loose: Vec<(u64, u64)> = rows.collect::<Result<_, _>>()?;
-    if loose.is_empty() {
-        return Ok(());
-    }
-    db.execute_batch("BEGIN")?;
-    for (first, count) in loose {
-        let (from, to) = (first, first + count);
-        db.execute("DELETE FROM granules WHERE granule >= ?1 AND granule < ?2", [from, to])?;
-        let ids = [from * COLUMNS_PER_GRANULE, to * COLUMNS_PER_GRANULE];
-        db.execute("DELETE FROM columns WHERE id >= ?1 AND id < ?2", ids)?;
-        for table in ["page_index", "code_index"] {
-            db.execute(&format!("DELETE FROM {table} WHERE granule >= ?1 AND granule < ?2"), [from, to])?;
-        }
-        db.execute("DELETE FROM open_calls WHERE opened >= ?1 AND opened < ?2", [from, to])?;
-        let reopen = "UPDATE open_calls SET closed = NULL, exit = NULL WHERE closed >= ?1 AND closed < ?2";
-        db.execute(reopen, [from, to])?;
-    }
-    db.execute(
-        &format!(
-            "{LOOSE} UPDATE meta SET value = value - (SELECT ifnull(sum(instructions), 0) FROM loose)
-             WHERE key = 'instructions'"
-        ),
-        [],
-    )?;
-    db.execute(
-        &format!("{LOOSE} DELETE FROM segments WHERE (unit, part) IN (SELECT unit, part FROM loose)"),
-        [],
-    )?;
-    db.execute_batch("COMMIT")
-}
-
 fn resume(db: &Connection) -> Result<Resume, QueryError> {
     let mut statement = db.prepare(
-        "SELECT unit, part, last, next_moment, next_event FROM segments AS one
+        "SELECT unit, part, next_moment, next_event FROM segments AS one
          WHERE part = (SELECT max(part) FROM segments AS other WHERE other.unit = one.unit) ORDER BY unit",
     )?;
     let units = statement.query_map([], |row| {
-        let (part, last): (u32, bool) = (row.get(1)?, row.get(2)?);
-        let next: Option<u64> = row.get(3)?;
-        let next = next.zip(row.get::<_, Option<u64>>(4)?).filter(|_| !last);
+        let part: u32 = row.get(1)?;
+        let next: Option<u64> = row.get(2)?;
+        let next = next.zip(row.get::<_, Option<u64>>(3)?);
         let next = next.map(|(moment, event)| (Moment(moment), EventId(event)));
         Ok(ResumeUnit { unit: row.get(0)?, parts: part + 1, next })
     })?;

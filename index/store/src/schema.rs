@@ -29,9 +29,9 @@ pub(crate) const CREATE: &str = "
 -- key: format_major, format_minor, trace (uuid in hex), complete (1 once everything is in), instructions, events
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 
--- What was committed: part `part` of replay unit `unit`, with granules `granule` and those after it. A build can go on
--- behind it where `next_event` is given.
-CREATE TABLE segments(unit INTEGER, part INTEGER, last INTEGER, instructions INTEGER, next_moment INTEGER,
+-- What was committed: part `part` of replay unit `unit`, with granules `granule` and those after it. The
+-- build goes on at `next_moment`, before event `next_event`; a unit's last part has none.
+CREATE TABLE segments(unit INTEGER, part INTEGER, instructions INTEGER, next_moment INTEGER,
   next_event INTEGER, granule INTEGER, granules INTEGER, PRIMARY KEY(unit, part)) WITHOUT ROWID;
 
 -- One row per granule. Ticks count the instructions of its space; moments those of the run.

@@ -363,7 +363,7 @@ impl Builder {
         let count = (table.len() - self.flushed) as u64;
         let blocks = NewBlocks { first: self.flushed as u64, count, data };
         self.flushed = table.len();
-        self.segment.last = last;
+        self.segment.resumes_at = (!last).then_some((Moment(self.world.moment), EventId(self.events)));
         self.writer.commit(&self.segment, &blocks).unwrap();
         self.segment = Segment { part: self.segment.part + 1, ..Segment::default() };
     }
