@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
-use translate::{Mode, Refusal, Request, Terminator, translate};
+use translate::{CacheAddr, Mode, Refusal, Request, Terminator, Translated, translate};
 
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::space::Space;
@@ -23,8 +23,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn follow(&mut self, block: &Block) {
-        let translated = &block.translated;
+    fn follow(&mut self, translated: &Translated) {
         let end = translated.paths.iter().max_by_key(|path| path.instructions).map(|path| path.end);
         let next = match end {
             Some(Terminator::Fall { to } | Terminator::Jump { to } | Terminator::Call { to, .. }) => Some(to),
@@ -40,6 +39,14 @@ impl Queue {
     fn next(&mut self, left: usize) -> Option<(GuestAddr, bool)> {
         self.certain.pop_front().or_else(|| if left > AHEAD / 3 { self.likely.pop_front() } else { None })
     }
+}
+
+/// A translation, and where it goes.
+struct Placed {
+    arena: usize,
+    translated: Translated,
+    hot: CacheAddr,
+    cold: CacheAddr,
 }
 
 /// Why there is no block.
@@ -87,10 +94,9 @@ impl Space {
     }
 
     fn translate_ahead(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
-        let first = self.translate_listed(mode, pc)?;
-        let table = self.tables.table[crate::place::mode_index(mode)];
         let mut queue = Queue::default();
-        queue.follow(&first);
+        let first = self.translate_listed(mode, pc, &mut queue)?;
+        let table = self.tables.table[crate::place::mode_index(mode)];
         let mut left = AHEAD - 1;
         while let Some((pc, listed)) = queue.next(left) {
             if self.breakpoints.contains(&pc) && mode.exact() {
@@ -100,10 +106,9 @@ impl Space {
             let block = match known {
                 Some(block) => block,
                 None if left == 0 => continue,
-                None => match self.translate_listed(mode, pc) {
+                None => match self.translate_listed(mode, pc, &mut queue) {
                     Ok(block) => {
                         left -= 1;
-                        queue.follow(&block);
                         block
                     }
                     // Whether the guest gets there is not known yet.
@@ -118,20 +123,18 @@ impl Space {
         Ok(first)
     }
 
-    /// Translates the block at `pc` and puts it where others find it.
-    fn translate_listed(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
+    /// Translates the block at `pc` and puts it where others find it; `queue` learns what comes after it.
+    fn translate_listed(&mut self, mode: Mode, pc: GuestAddr, queue: &mut Queue) -> Result<Rc<Block>, Missing> {
         let self_check = self.is_mixed(pc);
-        let (arena, block) = self.translate_one(mode, pc, None, self_check, false)?;
-        let translated = &block.translated;
-        let (hot, cold) = (block.hot, block.cold);
+        let Placed { arena, translated, hot, cold } = self.translate_one(mode, pc, None, self_check, false)?;
         self.patches.put(hot.0, &translated.code);
         self.patches.put(cold.0, &translated.cold);
-        let sources: Vec<GuestRange> = translated.sources.clone();
+        queue.follow(&translated);
         let code = Rc::make_mut(&mut self.code);
         code.arenas[arena].take(translated.id, translated.code.len(), translated.cold.len());
-        let block = code.add(block.stripped(), &mut self.patches);
+        let block = code.add(Block::new(translated, hot, cold, mode), &mut self.patches);
         if !self_check {
-            for range in sources {
+            for &range in &block.translated.sources {
                 self.watch_code(range)?;
             }
         }
@@ -146,12 +149,13 @@ impl Space {
         limit: NonZeroU32,
     ) -> Result<Rc<Block>, Missing> {
         Rc::make_mut(&mut self.code).drop_once();
-        let (arena, block) = self.translate_one(mode, pc, Some(limit), false, true)?;
-        self.patches.put(block.hot.0, &block.translated.code);
-        self.patches.put(block.cold.0, &block.translated.cold);
+        let Placed { arena, translated, hot, cold } =
+            self.translate_one(mode, pc, Some(limit), false, true)?;
+        self.patches.put(hot.0, &translated.code);
+        self.patches.put(cold.0, &translated.cold);
         let code = Rc::make_mut(&mut self.code);
-        code.arenas[arena].set_once(block.translated.id);
-        Ok(code.add_unlisted(block.stripped()))
+        code.arenas[arena].set_once(translated.id);
+        Ok(code.add_unlisted(Block::new(translated, hot, cold, mode)))
     }
 
     fn translate_one(
@@ -161,7 +165,7 @@ impl Space {
         limit: Option<NonZeroU32>,
         self_check: bool,
         once: bool,
-    ) -> Result<(usize, Block), Missing> {
+    ) -> Result<Placed, Missing> {
         let writable = self.reader.load(&self.host, &self.areas, pc, false);
         let mut across = !writable;
         let mut arena = self.arena_for(pc)?;
@@ -186,10 +190,7 @@ impl Space {
                 xsave_size: self.xsave_size,
             };
             match translate(&request) {
-                Ok(translated) => {
-                    let hot_len = translated.code.len() as u32;
-                    return Ok((arena, Block { translated, hot, cold, hot_len, mode }));
-                }
+                Ok(translated) => return Ok(Placed { arena, translated, hot, cold }),
                 // What the code addresses lies farther from it than most does: try as near as can be.
                 Err(Refusal::OutOfReach { .. }) if !retried => {
                     retried = true;

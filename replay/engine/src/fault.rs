@@ -38,7 +38,7 @@ impl Space {
         }
         let at = CacheAddr(regs.rip);
         let found = self.code.block_at(at).map(Rc::clone);
-        let found = found.and_then(|block| block.mark_at(at).copied().map(|mark| (block, mark)));
+        let found = found.and_then(|block| block.mark_at(at).map(|mark| (block, mark)));
         let Some((block, mark)) = found else {
             return Err(RunError::Unexplained { signo, cache: regs.rip });
         };
@@ -96,8 +96,8 @@ impl Space {
         let Some(watch) = self.watch_hit()? else { return Err(self.unexplained(regs)) };
         let before = CacheAddr(regs.rip.wrapping_sub(1));
         let block = self.code.block_at(before).map(Rc::clone).ok_or_else(|| self.unexplained(regs))?;
-        let toucher = *block.mark_at(before).ok_or_else(|| self.unexplained(regs))?;
-        let now = block.mark_at(CacheAddr(regs.rip)).copied();
+        let toucher = block.mark_at(before).ok_or_else(|| self.unexplained(regs))?;
+        let now = block.mark_at(CacheAddr(regs.rip));
         match now {
             // Between two iterations of a string instruction.
             Some(mark) if mark.pc != toucher.pc && self.repeats(mark.pc, watch, regs)? => {
@@ -153,7 +153,7 @@ impl Space {
         let code = block.hot.0..block.hot.0 + u64::from(block.hot_len);
         while code.contains(&regs.rip) {
             if let Some(mark) = block.mark_at(CacheAddr(regs.rip)).filter(|mark| mark.pc != pc) {
-                self.restore(&regs, &mark.clone());
+                self.restore(&regs, &mark);
                 return Ok(hit);
             }
             self.host.set_registers(&regs)?;
