@@ -15,9 +15,20 @@ use crate::plan::Step;
 
 const MOVZX_ECX_CX: [u8; 3] = [0x0F, 0xB7, 0xC9];
 
+/// Whether the target of an indirect branch is found by rcx.
+fn names_rcx(step: &Step) -> bool {
+    let instr = &step.instr;
+    [instr.op0_register(), instr.memory_base(), instr.memory_index()]
+        .into_iter()
+        .any(|reg| gpr(reg) == Some(RCX))
+}
+
 impl Generator<'_> {
     /// The block's last step, a branch.
     pub(crate) fn branch(&mut self, step: &Step) {
+        if step.is_indirect() && !names_rcx(step) {
+            self.free_rcx(step);
+        }
         self.count_at_end();
         self.mark(step.pc);
         match step.kind {

@@ -179,13 +179,18 @@ impl Generator<'_> {
 
     fn subtract_keeping_flags(&mut self, n: u32) {
         let counter = self.counter();
-        // A register that is not in use here: going through memory delays what waits for it.
-        let scratch = self.idle;
-        self.spill(scratch);
+        // A register that is not in use here: going through memory delays what waits for it. Best is one that is in memory.
+        let is_free = self.spilled.contains(RCX);
+        let scratch = if is_free { RCX } else { self.idle };
+        if !is_free {
+            self.spill(scratch);
+        }
         self.hot.load(scratch, counter);
         self.hot.lea(scratch, Mem::at(scratch, -(n as i32)));
         self.hot.store(counter, scratch);
-        self.unspill(scratch);
+        if !is_free {
+            self.unspill(scratch);
+        }
     }
 
     /// Compares the block's source bytes with what was translated, without touching flags.

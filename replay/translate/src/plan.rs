@@ -70,6 +70,11 @@ impl Step {
         GuestAddr(self.instr.next_ip())
     }
 
+    /// Whether it branches to an address that it finds.
+    pub(crate) fn is_indirect(&self) -> bool {
+        matches!(self.kind, Kind::Return | Kind::JumpIndirect | Kind::CallIndirect)
+    }
+
     /// The target of a direct branch.
     pub(crate) fn target(&self) -> GuestAddr {
         GuestAddr(self.instr.near_branch_target())
@@ -117,9 +122,7 @@ impl Plan {
 
     /// Whether the block ends with an indirect branch and none of its steps uses rcx.
     pub(crate) fn leaves_rcx_alone(&self) -> bool {
-        let is_indirect =
-            |step: &Step| matches!(step.kind, Kind::Return | Kind::JumpIndirect | Kind::CallIndirect);
-        self.end == End::Branch && self.steps.last().is_some_and(is_indirect) && {
+        self.end == End::Branch && self.steps.last().is_some_and(Step::is_indirect) && {
             let mut factory = InstructionInfoFactory::new();
             let uses = |step: &Step| stores::used_registers(factory.info(&step.instr));
             self.steps.iter().map(uses).all(|used| used >> RCX & 1 == 0)
