@@ -32,17 +32,18 @@ pub struct Translated {
     pub cold: Vec<u8>,
     /// Where the block is entered: link targets, and where the supervisor enters.
     pub entry: CacheAddr,
-    /// What a lookup slot or another block's chain site goes to: checks that the branch is to this block, without touching
-    /// flags, else follows the chain.
+    /// What a lookup slot or another block's chain site goes to: checks that the branch is to this block, without
+    /// touching flags, else follows the chain.
     pub lookup: CacheAddr,
     /// The chain: the next block of the same lookup slot. At first it goes to a stub that misses. Chains
     /// may be in any order.
     pub chain: Link,
-    /// The guest bytes the block came from, the first range beginning at `pc` (empty for a block that only exits). Also the bytes of an
-    /// instruction that the block exits before, and of those beyond its end that say which flags matter. A write to any of them makes the block stale.
+    /// The guest bytes the block came from, the first range beginning at `pc` (empty for a block that only exits).
+    /// Also the bytes of an instruction that the block exits before, and of those beyond its end that say which flags
+    /// matter. A write to any of them makes the block stale.
     pub sources: Vec<GuestRange>,
-    /// Guest address of each instruction, in the order they run on the longest path, which may lead along jumps and through
-    /// conditional branches.
+    /// Guest address of each instruction, in the order they run on the longest path, which may lead along jumps and
+    /// through conditional branches.
     pub pcs: Vec<GuestAddr>,
     /// The ways out through the supervisor, by [`exit_index`](crate::EnginePage::exit_index).
     pub exits: Vec<Exit>,
@@ -50,15 +51,16 @@ pub struct Translated {
     pub links: Vec<Link>,
     /// Return addresses of calls in this block, worth translating and entering in the lookup table ahead.
     pub return_sites: Vec<GuestAddr>,
-    /// For a block that ends with an indirect branch: how to take it back. A processor refuses to branch to an address that is not
-    /// canonical, where the branch does not retire: SIGSEGV with rip at it. Here it has retired when the lookup misses.
+    /// For a block that ends with an indirect branch: how to take it back. A processor refuses to branch to an
+    /// address that is not canonical, where the branch does not retire: SIGSEGV with rip at it. Here it has retired
+    /// when the lookup misses.
     pub indirect: Option<Indirect>,
     /// Sorted by `offset`; each holds from its offset in `code` to the next one's.
     pub marks: Vec<Mark>,
     /// Stores in order (logging modes; else empty).
     pub slots: Vec<Slot>,
-    /// The ways through the block, by the path number in log records. The first is the longest; the others leave it at a conditional
-    /// branch.
+    /// The ways through the block, by the path number in log records. The first is the longest; the others leave it
+    /// at a conditional branch.
     pub paths: Vec<Path>,
 }
 
@@ -79,9 +81,11 @@ impl Translated {
 }
 
 /// How to take back the indirect branch (the last of [`Translated::pcs`]) of the block
-/// [`indirect_block`](crate::EnginePage::indirect_block) when its target is not canonical: set rip to `pc`, add `stack` to rsp,
-/// add 1 to the counter, and for a call (`stack` is 8) put [`below_stack`](crate::EnginePage::below_stack) back below rsp. In logging modes the block's record is the log's last: take its
-/// bytes off `log_next`, and append [`log::partial_record`](crate::log::partial_record) with [`Indirect::mark`].
+/// [`indirect_block`](crate::EnginePage::indirect_block) when its target is not canonical: set rip to `pc`, add
+/// `stack` to rsp, add 1 to the counter, and for a call (`stack` is 8) put
+/// [`below_stack`](crate::EnginePage::below_stack) back below rsp. In logging modes the block's record is the log's
+/// last: take its bytes off `log_next`, and append [`log::partial_record`](crate::log::partial_record) with
+/// [`Indirect::mark`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Indirect {
     /// The branch.
@@ -128,8 +132,8 @@ pub struct Exit {
     pub kind: ExitKind,
 }
 
-/// Why a block was left for the supervisor. Unless said otherwise all instructions before `Exit::pc` are retired and counted,
-/// the one at it is not.
+/// Why a block was left for the supervisor. Unless said otherwise all instructions before `Exit::pc` are retired and
+/// counted, the one at it is not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ExitKind {
     /// Through a direct branch (or fall-through) that is not linked: `links[link]` may be patched.
@@ -137,8 +141,8 @@ pub enum ExitKind {
         /// Index into [`Translated::links`].
         link: u16,
     },
-    /// The budget does not cover the block, of which nothing was run or counted (`pc` is its start); or the requested number of
-    /// instructions has run (`pc` is the next one).
+    /// The budget does not cover the block, of which nothing was run or counted (`pc` is its start); or the requested
+    /// number of instructions has run (`pc` is the next one).
     Budget,
     /// `pc` is a breakpoint.
     Breakpoint,
@@ -152,12 +156,13 @@ pub enum ExitKind {
     /// The block's source bytes are no longer what was translated. Nothing was run or counted.
     Stale,
     /// Logging modes: a string store (or state save) has retired, but its record does not fit. Drain the log, append
-    /// [`log::bulk_record`](crate::log::bulk_record) with [`bulk_start`](crate::EnginePage::bulk_start), and go on at `pc`.
+    /// [`log::bulk_record`](crate::log::bulk_record) with [`bulk_start`](crate::EnginePage::bulk_start), and go on at
+    /// `pc`.
     LogBulk,
     /// An instruction has just stored an x87 state image (`fnstenv`, `fnsave`, `fxsave`, `xsave`...) at
-    /// [`bulk_start`](crate::EnginePage::bulk_start), and retired. Where the instruction pointer in it, at the given offset, is a cache
-    /// address (`mark_at`), replace it by the guest's; in logging modes then drain the log and append
-    /// [`log::bulk_record`](crate::log::bulk_record); go on at `pc`.
+    /// [`bulk_start`](crate::EnginePage::bulk_start), and retired. Where the instruction pointer in it, at the given
+    /// offset, is a cache address (`mark_at`), replace it by the guest's; in logging modes then drain the log and
+    /// append [`log::bulk_record`](crate::log::bulk_record); go on at `pc`.
     X87Pointer {
         /// Offset of the field in the image, in bytes.
         offset: u8,
@@ -196,8 +201,8 @@ pub enum Signal {
     Illegal,
 }
 
-/// Guest registers held in [`EnginePage::spill`](crate::EnginePage::spill) rather than in place: bit `n` is register `n` in x86
-/// encoding.
+/// Guest registers held in [`EnginePage::spill`](crate::EnginePage::spill) rather than in place: bit `n` is register
+/// `n` in x86 encoding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spilled(pub u16);
 
@@ -213,8 +218,8 @@ impl Spilled {
     }
 }
 
-/// What holds from one offset in a block's code on. At a fault anywhere there: the guest's rip is `pc`, the spilled registers are
-/// in the engine page, all others in place; add `unretired` to the counter.
+/// What holds from one offset in a block's code on. At a fault anywhere there: the guest's rip is `pc`, the spilled
+/// registers are in the engine page, all others in place; add `unretired` to the counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mark {
     /// Offset in [`Translated::code`], in bytes.
@@ -223,7 +228,8 @@ pub struct Mark {
     pub pc: GuestAddr,
     /// Instructions of this block retired before it.
     pub retired: u32,
-    /// Instructions subtracted from the counter that have not retired; negative when more have retired than were subtracted.
+    /// Instructions subtracted from the counter that have not retired; negative when more have retired than were
+    /// subtracted.
     pub unretired: i32,
     /// Registers to be taken from the engine page.
     pub spilled: Spilled,
@@ -280,7 +286,8 @@ pub enum Terminator {
     },
     /// A return; the next block is at the return address.
     Return,
-    /// The block ends before an instruction that it does not run (a syscall, a trapped instruction, a breakpoint, ...).
+    /// The block ends before an instruction that it does not run (a syscall, a trapped instruction, a breakpoint,
+    /// ...).
     Stop {
         /// That instruction.
         at: GuestAddr,
@@ -331,8 +338,8 @@ pub enum Contents {
         /// Where.
         at: u32,
     },
-    /// A string store, alone in its block. Record: `start: u64` (rdi before), `end: u64` (rdi after), `len: u32`, then `len` bytes
-    /// padded to 4: the contents of the bytes that were stored, or 0 when they are zero long.
+    /// A string store, alone in its block. Record: `start: u64` (rdi before), `end: u64` (rdi after), `len: u32`,
+    /// then `len` bytes padded to 4: the contents of the bytes that were stored, or 0 when they are zero long.
     String(StringOp),
     /// A state image (`fxsave`, `xsave`, `fnstenv`...), alone in its block; written by the supervisor after
     /// [`ExitKind::X87Pointer`]. Record as for strings, `start..end` being the area.

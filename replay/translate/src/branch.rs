@@ -1,5 +1,5 @@
-//! Branches at the end of a block. Direct ones are linked; indirect ones jump through the lookup table; calls push the guest's
-//! return address by one 8-byte store.
+//! Branches at the end of a block. Direct ones are linked; indirect ones jump through the lookup table; calls push
+//! the guest's return address by one 8-byte store.
 
 use std::mem::offset_of;
 

@@ -9,13 +9,15 @@ use crate::block::{Signal, Special, StateImage};
 /// What the translator does with an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Class {
-    /// Copied byte for byte, or, where a memory operand is relative to rip, with its displacement changed (*relocated*).
+    /// Copied byte for byte, or, where a memory operand is relative to rip, with its displacement changed
+    /// (*relocated*).
     Copy,
     /// A near branch of any kind: replaced.
     Branch,
     /// A string instruction that stores: copied, logged specially.
     String,
-    /// Not simply run: the block ends before it with an exit that names it, or it is replaced or completed by other code.
+    /// Not simply run: the block ends before it with an exit that names it, or it is replaced or completed by other
+    /// code.
     Emulate,
     /// Not supported: refused by name.
     Refuse,

@@ -21,8 +21,8 @@ pub(crate) enum Counting {
     Entry,
     /// At entry, leaving flags alone.
     EntryKeepingFlags,
-    /// The budget is compared at entry; each way out subtracts what has run: on the longest path by `sub` before step `at`, or, where
-    /// there is none, at its end without touching flags.
+    /// The budget is compared at entry; each way out subtracts what has run: on the longest path by `sub` before step
+    /// `at`, or, where there is none, at its end without touching flags.
     Exits { at: Option<usize> },
 }
 
@@ -179,7 +179,8 @@ impl Generator<'_> {
 
     fn subtract_keeping_flags(&mut self, n: u32) {
         let counter = self.counter();
-        // A register that is not in use here: going through memory delays what waits for it. Best is one that is in memory.
+        // A register that is not in use here: going through memory delays what waits for it. Best is one that is in
+        // memory.
         let is_free = self.spilled.contains(RCX);
         let scratch = if is_free { RCX } else { self.idle };
         if !is_free {

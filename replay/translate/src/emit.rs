@@ -1,5 +1,5 @@
-//! A small assembler for what the translator adds. Registers are numbers in x86 encoding. Nothing it emits touches the
-//! arithmetic flags, except where a name says so.
+//! A small assembler for what the translator adds. Registers are numbers in x86 encoding. Nothing it emits touches
+//! the arithmetic flags, except where a name says so.
 
 use iced_x86::{Instruction, Register};
 
@@ -161,8 +161,8 @@ impl Asm {
         disp.to_le_bytes()
     }
 
-    /// An instruction with a memory operand: `opcode`, ModRM with `reg`. `wide` sets REX.W; `byte` says that `reg` is an
-    /// 8-bit register, which needs a REX prefix from spl on. `tail` immediate bytes follow, which the caller adds.
+    /// An instruction with a memory operand: `opcode`, ModRM with `reg`. `wide` sets REX.W; `byte` says that `reg` is
+    /// an 8-bit register, which needs a REX prefix from spl on. `tail` immediate bytes follow, which the caller adds.
     pub(crate) fn mem(&mut self, wide: bool, byte: bool, opcode: &[u8], reg: u8, mem: Mem, tail: u64) {
         let mut code = Short::default();
         if let Some(segment) = mem.segment {

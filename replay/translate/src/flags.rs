@@ -21,8 +21,8 @@ pub(crate) struct Effect {
     pub kills: u32,
 }
 
-/// The effect of one instruction. Flags that the manuals call undefined are not killed: processors leave some of them alone.
-/// The exception is AF after logic and shifts by a constant, which all clear or compute anew.
+/// The effect of one instruction. Flags that the manuals call undefined are not killed: processors leave some of them
+/// alone. The exception is AF after logic and shifts by a constant, which all clear or compute anew.
 pub(crate) fn effect(instr: &Instruction) -> Effect {
     let reads = instr.rflags_read() & ARITHMETIC;
     let kills = (instr.rflags_written() | instr.rflags_cleared() | instr.rflags_set()) & ARITHMETIC;

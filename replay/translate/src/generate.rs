@@ -162,7 +162,8 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// The part by which indirect branches enter: is the target this block? Leaves rcx as the guest has it when it is.
+    /// The part by which indirect branches enter: is the target this block? Leaves rcx as the guest has it when it
+    /// is.
     fn lookup_entry(&mut self) {
         let target = offset_of!(EnginePage, indirect_target);
         let (middle, top) = (self.page(target + 2), self.page(target + 6));

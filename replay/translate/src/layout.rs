@@ -23,11 +23,12 @@ impl fmt::Debug for CacheAddr {
     }
 }
 
-/// The system call number by which translated code leaves for the supervisor. No kernel has it; the supervisor's seccomp
-/// filter answers it with `SECCOMP_RET_TRACE`.
+/// The system call number by which translated code leaves for the supervisor. No kernel has it; the supervisor's
+/// seccomp filter answers it with `SECCOMP_RET_TRACE`.
 pub const EXIT_SYSCALL: u32 = 0x00B5_0001;
 
-/// The largest value [`EnginePage::counter`] may be set to: the flag-free count takes a set high half for "below zero".
+/// The largest value [`EnginePage::counter`] may be set to: the flag-free count takes a set high half for "below
+/// zero".
 pub const MAX_BUDGET: i64 = u32::MAX as i64;
 
 /// [`EnginePage::exit_block`] when a common stub, not a block, was left; `exit_index` is then a
@@ -43,8 +44,8 @@ pub const LOOKUP_TABLE_SLOTS: usize = 1 << 16;
 /// Bytes to map for the lookup table.
 pub const LOOKUP_TABLE_BYTES: usize = LOOKUP_TABLE_SLOTS * 8;
 
-/// Which slot of the lookup table (8-byte cache addresses) an indirect branch to `pc` jumps through. The slot holds the
-/// [`crate::Translated::lookup`] address of the first block of its chain, or [`crate::Runtime::miss`].
+/// Which slot of the lookup table (8-byte cache addresses) an indirect branch to `pc` jumps through. The slot holds
+/// the [`crate::Translated::lookup`] address of the first block of its chain, or [`crate::Runtime::miss`].
 pub const fn lookup_slot(pc: GuestAddr) -> usize {
     (pc.0 & (LOOKUP_TABLE_SLOTS as u64 - 1)) as usize
 }
@@ -67,18 +68,18 @@ pub const DEFAULT_LAYOUT: Layout = Layout { page: 0x2_0000, runtime: 0x2_1000, t
 /// nothing runs.
 ///
 /// On every exit the guest's rax, rcx and r11 are in `spill` (the exit is a `syscall` instruction and so destroys the
-/// registers); all other general registers, the flags and the extended state are the guest's own, in place. To enter the cache,
-/// load all registers as they are and jump to [`Translated::entry`](crate::Translated::entry).
+/// registers); all other general registers, the flags and the extended state are the guest's own, in place. To enter
+/// the cache, load all registers as they are and jump to [`Translated::entry`](crate::Translated::entry).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct EnginePage {
-    /// Remaining budget in instructions, `0..=MAX_BUDGET`. Each block subtracts the instructions it runs, and
-    /// leaves with [`ExitKind::Budget`](crate::ExitKind::Budget), having subtracted nothing and run nothing, when it might run more than
-    /// are left.
-    /// On every exit and at every mark (with its correction) `budget - counter` is what was retired.
+    /// Remaining budget in instructions, `0..=MAX_BUDGET`. Each block subtracts the instructions it runs, and leaves
+    /// with [`ExitKind::Budget`](crate::ExitKind::Budget), having subtracted nothing and run nothing, when it might
+    /// run more than are left. On every exit and at every mark (with its correction) `budget - counter` is what was
+    /// retired.
     pub counter: i64,
-    /// Guest registers moved out of the way, by their number in x86 encoding (rax rcx rdx rbx rsp rbp rsi rdi r8 to r15).
-    /// Valid where an exit or a [`Mark`](crate::Mark) says so.
+    /// Guest registers moved out of the way, by their number in x86 encoding (rax rcx rdx rbx rsp rbp rsi rdi r8 to
+    /// r15). Valid where an exit or a [`Mark`](crate::Mark) says so.
     pub spill: [u64; 16],
     /// The guest address an indirect branch goes to, after [`RuntimeExit::Miss`](crate::RuntimeExit::Miss).
     pub indirect_target: u64,
@@ -92,8 +93,8 @@ pub struct EnginePage {
     pub exit_block: u32,
     /// Which of its [`Translated::exits`](crate::Translated::exits). One byte is written; the rest stays 0.
     pub exit_index: u32,
-    /// Set to 1 by blocks translated exactly that define all six arithmetic flags, never cleared by code: after the switch
-    /// from another mode the flags are the guest's from then on.
+    /// Set to 1 by blocks translated exactly that define all six arithmetic flags, never cleared by code: after the
+    /// switch from another mode the flags are the guest's from then on.
     pub flags_defined: u64,
     /// Where the next log record goes (indexed modes). The supervisor sets it when it has drained the log.
     pub log_next: u64,

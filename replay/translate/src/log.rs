@@ -1,18 +1,19 @@
 //! What code in a logging mode writes, and a walker over it.
 //!
-//! The log is a sequence of records, little-endian, 4-byte granular, one for each execution of a block, in order. The supervisor
-//! decides where the log lies by [`log_next`](crate::EnginePage::log_next); code only appends.
+//! The log is a sequence of records, little-endian, 4-byte granular, one for each execution of a block, in order. The
+//! supervisor decides where the log lies by [`log_next`](crate::EnginePage::log_next); code only appends.
 //!
 //! ```text
-//! record  := header: u32 = id << 4 | path, then path.log_bytes bytes (see Slot), then for a block of one string store
+//! record  := header: u32 = id << 4 | path, then path.log_bytes bytes (see Slot), then for a block of one string
+//! store
 //!            (or state save) the contents, `len` bytes padded to 4
 //!          | header: u32 = id << 4 | 15, instructions: u32, then the bytes of the slots of those first
 //!            `instructions` instructions (`BlockLog::part`): a block that a fault ended (written by the supervisor:
 //!            `partial_record`)
 //! ```
 //!
-//! A block whose budget did not cover it has no record. Nothing checks for the log's end: the supervisor gives a budget of at most
-//! `B` instructions with `B * MAX_BYTES_PER_INSTRUCTION` bytes of room, and sets
+//! A block whose budget did not cover it has no record. Nothing checks for the log's end: the supervisor gives a
+//! budget of at most `B` instructions with `B * MAX_BYTES_PER_INSTRUCTION` bytes of room, and sets
 //! [`log_bulk_limit`](crate::EnginePage::log_bulk_limit) to the log's end minus that room. Then, whatever is run, the
 //! log's end is not passed.
 
@@ -20,7 +21,8 @@ use guest::GuestAddr;
 
 use crate::block::{Address, BlockId, Condition, Contents, Mark, Path, Slot, StateImage, Translated};
 
-/// Most bytes that one instruction adds to the log, bulk contents aside. A block of no instructions adds [`HEADER_BYTES`].
+/// Most bytes that one instruction adds to the log, bulk contents aside. A block of no instructions adds
+/// [`HEADER_BYTES`].
 pub const MAX_BYTES_PER_INSTRUCTION: u64 = 128;
 
 /// Bytes of a record's header.
@@ -46,11 +48,12 @@ impl From<&Translated> for BlockLog {
 
 /// What a log says, in order: a block, then its stores.
 pub trait Sink {
-    /// Block `id` ran its first `instructions` instructions: all of path `path`, or, when that is [`PARTIAL_PATH`], as many
-    /// as there were before a fault.
+    /// Block `id` ran its first `instructions` instructions: all of path `path`, or, when that is [`PARTIAL_PATH`],
+    /// as many as there were before a fault.
     fn block(&mut self, id: BlockId, path: u32, instructions: u32);
 
-    /// Slot `slot` of that block stored `bytes` at `addr`. Masked and string stores come in as many pieces as they made runs.
+    /// Slot `slot` of that block stored `bytes` at `addr`. Masked and string stores come in as many pieces as they
+    /// made runs.
     fn store(&mut self, slot: u32, addr: GuestAddr, bytes: &[u8]);
 }
 
@@ -119,9 +122,9 @@ pub fn walk(log: &[u8], blocks: &[BlockLog], sink: &mut impl Sink) -> Result<(),
 }
 
 impl BlockLog {
-    /// What a record of the first `instructions` instructions holds, when a fault ended the block there: its slots, a string store's
-    /// also when it is not among them; and its bytes after the instruction count. These end where the next slot's begin, and are
-    /// those of the longest path when that slot has none.
+    /// What a record of the first `instructions` instructions holds, when a fault ended the block there: its slots, a
+    /// string store's also when it is not among them; and its bytes after the instruction count. These end where the
+    /// next slot's begin, and are those of the longest path when that slot has none.
     pub fn part(&self, instructions: u32) -> (&[Slot], u32) {
         let count = self.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk());
         let all = self.paths.first().map_or(0, |path| path.log_bytes);
@@ -154,7 +157,8 @@ impl Slot {
     }
 }
 
-/// Hands over one slot; how many bytes of contents follow the record's fixed part. `None` when the record is too short.
+/// Hands over one slot; how many bytes of contents follow the record's fixed part. `None` when the record is too
+/// short.
 fn store(
     slots: &[Slot],
     index: usize,
@@ -242,8 +246,8 @@ fn bulk_first(slot: &Slot, start: u64, end: u64) -> u64 {
     if (end.wrapping_sub(start) as i64) < 0 { end.wrapping_add(u64::from(slot.size)) } else { start }
 }
 
-/// Which bytes of a state image its instruction wrote. For `xsave` by the image's own header: a component that is in its initial
-/// state, or was not asked for, is left out.
+/// Which bytes of a state image its instruction wrote. For `xsave` by the image's own header: a component that is in
+/// its initial state, or was not asked for, is left out.
 fn image_ranges(image: StateImage, contents: &[u8]) -> Vec<(usize, usize)> {
     let whole = vec![(0, contents.len())];
     let header = match image {
@@ -277,10 +281,10 @@ fn word64(bytes: &[u8], at: u32) -> Option<u64> {
     bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The record of a block that a fault ended at `mark`, to be appended to the log (at or after `log_next`). `written` are the bytes
-/// from [`log_next`](crate::EnginePage::log_next) on (as many as the block's longest path has, plus the header); `start` is
-/// [`bulk_start`](crate::EnginePage::bulk_start), `rdi` the guest's rdi at the fault, and `contents` reads guest memory for a
-/// string store that was interrupted (start, bytes to fill).
+/// The record of a block that a fault ended at `mark`, to be appended to the log (at or after `log_next`). `written`
+/// are the bytes from [`log_next`](crate::EnginePage::log_next) on (as many as the block's longest path has, plus the
+/// header); `start` is [`bulk_start`](crate::EnginePage::bulk_start), `rdi` the guest's rdi at the fault, and
+/// `contents` reads guest memory for a string store that was interrupted (start, bytes to fill).
 pub fn partial_record(
     block: &Translated,
     mark: &Mark,
@@ -309,8 +313,8 @@ pub fn partial_record(
 }
 
 /// The record of a block that left by [`ExitKind::LogBulk`](crate::ExitKind::LogBulk) or
-/// [`ExitKind::X87Pointer`](crate::ExitKind::X87Pointer): `start` is
-/// [`bulk_start`](crate::EnginePage::bulk_start), `rdi` the guest's rdi now; `contents` reads guest memory (start, bytes to fill).
+/// [`ExitKind::X87Pointer`](crate::ExitKind::X87Pointer): `start` is [`bulk_start`](crate::EnginePage::bulk_start),
+/// `rdi` the guest's rdi now; `contents` reads guest memory (start, bytes to fill).
 pub fn bulk_record(
     block: &Translated,
     start: u64,
@@ -374,8 +378,8 @@ mod tests {
         Slot { instruction, size, address, contents, condition }
     }
 
-    /// Block 0: a logged store, one derived from it, a conditional one, a masked one; a side path after the first two. Block 1: a
-    /// string store.
+    /// Block 0: a logged store, one derived from it, a conditional one, a masked one; a side path after the first
+    /// two. Block 1: a string store.
     fn blocks() -> Vec<BlockLog> {
         let logged = |at| Address::Logged { at };
         let slots = vec![

@@ -1,5 +1,6 @@
-//! Logging modes: what a block adds to the log. Addresses are written before their instruction (a fault then leaves them without
-//! effect, as the record is not finished), contents after it; the header comes last. The format is in `log`.
+//! Logging modes: what a block adds to the log. Addresses are written before their instruction (a fault then leaves
+//! them without effect, as the record is not finished), contents after it; the header comes last. The format is in
+//! `log`.
 
 use std::mem::offset_of;
 
@@ -258,8 +259,8 @@ impl Generator<'_> {
         self.hot.store(place, work);
     }
 
-    /// Writes the address of the element of `size` bytes that holds bit number `bit` from `mem` on. Shifts without flags: to the
-    /// left by `lea`, to the right by reading from a byte on.
+    /// Writes the address of the element of `size` bytes that holds bit number `bit` from `mem` on. Shifts without
+    /// flags: to the left by `lea`, to the right by reading from a byte on.
     fn store_bit_address(&mut self, observer: &Observer, mem: Mem, bit: u8, size: u32, at: u32) {
         let (pointer, work) = (observer.pointer, observer.work);
         let word = self.page(offset_of!(EnginePage, scratch));

@@ -105,7 +105,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// A register that no step names, not among `taken`; else any not among them. Never rsp, nor rcx, which branches want.
+    /// A register that no step names, not among `taken`; else any not among them. Never rsp, nor rcx, which branches
+    /// want.
     pub(crate) fn idle(&self, taken: u16) -> u8 {
         let named = |step: &Step| {
             let instr = &step.instr;
@@ -140,8 +141,8 @@ enum Found {
     Refused(Refusal),
 }
 
-/// Decodes the block at `request.pc`: one way in, one way through, and ways out on the side where a conditional branch that is
-/// probably not taken lies on the way.
+/// Decodes the block at `request.pc`: one way in, one way through, and ways out on the side where a conditional
+/// branch that is probably not taken lies on the way.
 pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
     let mut reader = Reader::new(request);
     let mut steps: Vec<Step> = Vec::with_capacity(MAX_STEPS / 2);
@@ -377,8 +378,8 @@ fn unsupported(pc: GuestAddr, name: String) -> Found {
     Found::Refused(Refusal::Unsupported { pc, name })
 }
 
-/// Whether bytes at the end of a mapping are the beginning of an instruction. The decoder wants more bytes even where none could
-/// make one.
+/// Whether bytes at the end of a mapping are the beginning of an instruction. The decoder wants more bytes even where
+/// none could make one.
 fn may_go_on(bytes: &[u8]) -> bool {
     [0x00, 0x40, 0xC0, 0xFF].into_iter().any(|filler| {
         let mut whole = bytes.to_vec();

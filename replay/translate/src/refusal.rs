@@ -2,8 +2,8 @@
 
 use guest::GuestAddr;
 
-/// Why there is no block at an address. Nothing is refused in the middle of a block: it ends before, and the refusal comes
-/// when the instruction is asked for as the first of its own.
+/// Why there is no block at an address. Nothing is refused in the middle of a block: it ends before, and the refusal
+/// comes when the instruction is asked for as the first of its own.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The first instruction cannot be fetched. Running on is a fault of the guest (SIGSEGV at `pc`, `addr` being the

@@ -13,8 +13,8 @@ use crate::layout::{CacheAddr, Layout};
 pub enum Mode {
     /// Count instructions. Arithmetic flags that the guest cannot see any more may be destroyed.
     Plain,
-    /// Count, and never touch the flags: after [`EnginePage::flags_defined`](crate::EnginePage::flags_defined) became 1, every
-    /// exit and every mark shows all of them.
+    /// Count, and never touch the flags: after [`EnginePage::flags_defined`](crate::EnginePage::flags_defined) became
+    /// 1, every exit and every mark shows all of them.
     Exact,
     /// As `Plain`, and log executed blocks and stores.
     Indexed,
@@ -36,8 +36,8 @@ impl Mode {
 
 /// Guest code as the translator reads it.
 pub trait Source {
-    /// Executable bytes from `at` on: as many as are at hand, and at least 15 unless the mapping ends sooner. Empty: there
-    /// is no code at `at`, or it is not known.
+    /// Executable bytes from `at` on: as many as are at hand, and at least 15 unless the mapping ends sooner. Empty:
+    /// there is no code at `at`, or it is not known.
     fn bytes(&self, at: GuestAddr) -> &[u8];
 }
 
@@ -66,7 +66,8 @@ pub struct Request<'a> {
     pub pc: GuestAddr,
     /// Where guest code is read. Bytes beyond the block are looked at to see which flags matter.
     pub code: &'a dyn Source,
-    /// Where [`Translated::code`](crate::Translated::code) will lie; within 2 GiB of everything the code addresses relative to rip.
+    /// Where [`Translated::code`](crate::Translated::code) will lie; within 2 GiB of everything the code addresses
+    /// relative to rip.
     pub hot: CacheAddr,
     /// Where [`Translated::cold`](crate::Translated::cold) will lie; within 2 GiB of `hot`. 8-byte aligned.
     pub cold: CacheAddr,
@@ -77,8 +78,8 @@ pub struct Request<'a> {
     /// End the block after exactly this many instructions (or sooner, if it ends by itself), with
     /// [`ExitKind::Budget`](crate::ExitKind::Budget) in place of a link.
     pub limit: Option<NonZeroU32>,
-    /// Addresses that no block runs through or links to: [`ExitKind::Breakpoint`](crate::ExitKind::Breakpoint). Do not enter them
-    /// in the lookup table either.
+    /// Addresses that no block runs through or links to: [`ExitKind::Breakpoint`](crate::ExitKind::Breakpoint). Do
+    /// not enter them in the lookup table either.
     pub breakpoints: &'a BTreeSet<GuestAddr>,
     /// Have the block compare its source bytes with what they are now, each time it is entered, and leave with
     /// [`ExitKind::Stale`](crate::ExitKind::Stale) when they differ. For pages that are both written and run.

@@ -16,21 +16,24 @@ pub struct Runtime {
     pub miss: CacheAddr,
     /// Leaves with `exit_block` and `exit_index` as the block set them. Known to blocks by construction.
     pub exit: CacheAddr,
-    /// The address of the `syscall` instruction of [`Runtime::exit`] and that of [`Runtime::miss`]: rip at a seccomp stop is 2 more.
+    /// The address of the `syscall` instruction of [`Runtime::exit`] and that of [`Runtime::miss`]: rip at a seccomp
+    /// stop is 2 more.
     pub syscalls: [CacheAddr; 2],
 }
 
-/// Exits of the common stubs, in [`exit_index`](crate::EnginePage::exit_index) when `exit_block` is [`RUNTIME_BLOCK`](crate::RUNTIME_BLOCK).
+/// Exits of the common stubs, in [`exit_index`](crate::EnginePage::exit_index) when `exit_block` is
+/// [`RUNTIME_BLOCK`](crate::RUNTIME_BLOCK).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RuntimeExit {
-    /// An indirect branch to [`indirect_target`](crate::EnginePage::indirect_target) found no block. The branch has retired:
-    /// go on at that address; unless it is not canonical (see [`Translated::indirect`](crate::Translated::indirect)).
+    /// An indirect branch to [`indirect_target`](crate::EnginePage::indirect_target) found no block. The branch has
+    /// retired: go on at that address; unless it is not canonical (see
+    /// [`Translated::indirect`](crate::Translated::indirect)).
     Miss = 0,
 }
 
-/// The common stubs. Arenas may lie further than 2 GiB from them, so code gets there through a table of addresses at the start of
-/// the runtime page.
+/// The common stubs. Arenas may lie further than 2 GiB from them, so code gets there through a table of addresses at
+/// the start of the runtime page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stub {
     Exit = 0,

@@ -16,7 +16,8 @@ pub(crate) struct Store {
     pub before: Mem,
     /// The same address in terms of the registers after it, where that is possible.
     pub after: Option<Mem>,
-    /// A register that numbers a bit from `before` on (`bts` and the like): the store goes to the element that holds it.
+    /// A register that numbers a bit from `before` on (`bts` and the like): the store goes to the element that holds
+    /// it.
     pub bit: Option<u8>,
     /// Bytes; of one element for string stores.
     pub size: u32,

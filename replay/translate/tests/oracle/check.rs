@@ -47,7 +47,8 @@ fn check_mode(program: &Program, mut cache: Cache<'_>, rewritten: bool, expected
     // Where the native run ended by itself, there is budget left over.
     let budget = expected.count + if expected.outcome == Outcome::Budget { 0 } else { 1000 };
     let (actual, flags) = cache.run(budget);
-    // With alignment checks on, which a `popf` reached by chance can turn on, the log's own stores fault. Not supported.
+    // With alignment checks on, which a `popf` reached by chance can turn on, the log's own stores fault. Not
+    // supported.
     const AC: u64 = 0x4_0000;
     if mode.logs() && expected.regs.eflags & AC != 0 {
         return;
@@ -105,8 +106,8 @@ impl Sink for Rows {
     }
 }
 
-/// The log must give exactly the native sequence of instructions, and its stores, applied one instruction after the other to the
-/// initial memory, must give the native memory after each.
+/// The log must give exactly the native sequence of instructions, and its stores, applied one instruction after the
+/// other to the initial memory, must give the native memory after each.
 #[track_caller]
 fn check_log(
     program: &Program,

@@ -1,4 +1,5 @@
-//! What a block does at its edges: limits, breakpoints, refusals, rewritten code, full logs, state images, transactions.
+//! What a block does at its edges: limits, breakpoints, refusals, rewritten code, full logs, state images,
+//! transactions.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;

@@ -1,4 +1,5 @@
-//! Random programs: random bytes, weighted towards what decodes, that run from random states into whatever they run into.
+//! Random programs: random bytes, weighted towards what decodes, that run from random states into whatever they run
+//! into.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! The translator's oracle: guest code runs natively, single-stepped, and translated, from equal states; registers, flags,
-//! extended state, memory, instruction counts, faults and logs must be equal.
+//! The translator's oracle: guest code runs natively, single-stepped, and translated, from equal states; registers,
+//! flags, extended state, memory, instruction counts, faults and logs must be equal.
 //!
 //! `BACKSTORY_FUZZ_SECONDS=n` lets the fuzzer run longer, `BACKSTORY_FUZZ_SEED=n` elsewhere.
 

@@ -1,5 +1,5 @@
-//! What it costs: ratios to the same code run natively, side by side, in processor time. `BACKSTORY_SPEED=n` makes the runs n times
-//! longer; without it they only show that nothing is grossly slow.
+//! What it costs: ratios to the same code run natively, side by side, in processor time. `BACKSTORY_SPEED=n` makes
+//! the runs n times longer; without it they only show that nothing is grossly slow.
 
 use std::collections::BTreeSet;
 
