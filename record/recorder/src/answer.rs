@@ -86,7 +86,7 @@ fn get_affinity(task: &Task, args: &[u64; 6]) -> i64 {
     let mask = &task.guise.affinity;
     let len = mask.len().min(args[1] as usize);
     // The kernel wants room for every processor there may be.
-    if args[1] % WORD != 0 || mask[len..].iter().any(|byte| *byte != 0) {
+    if !args[1].is_multiple_of(WORD) || mask[len..].iter().any(|byte| *byte != 0) {
         return Errno::EINVAL.as_result();
     }
     store(task, args[2], &mask[..len], len as i64)

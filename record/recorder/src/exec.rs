@@ -11,7 +11,8 @@ use crate::answer::Guise;
 use crate::api::RecordError;
 use crate::image;
 use crate::procfs;
-use crate::session::{self, Core, Next, StopError};
+use crate::session::Core;
+use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Run, SegvShadow, Space, Task};
 
 /// `cs` of 32-bit code.
@@ -103,7 +104,7 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
 fn to_exit(stopped: Stopped) -> Result<Stopped, StopError> {
     let tid = stopped.tid();
     stopped.cont_to_syscall(0)?;
-    match session::wait_one(tid)? {
+    match wait_one(tid)? {
         Report::Syscall(stopped) => Ok(stopped),
         report => Err(StopError::Instead(report)),
     }
@@ -174,7 +175,7 @@ pub(crate) fn make_call(
     loop {
         let tid = tracee.tid();
         tracee.cont_to_syscall(0)?;
-        match session::wait_one(tid)? {
+        match wait_one(tid)? {
             Report::Syscall(stopped) if entered => {
                 let result = stopped.registers()?.rax as i64;
                 let mut stopped = stopped;

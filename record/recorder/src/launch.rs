@@ -124,7 +124,12 @@ fn failed(prepared: &Prepared, report: &mut File) -> RecordError {
 
 fn no_permission(source: io::Error) -> RecordError {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
     let setting = match scope.trim() {
+        _ if tracer != "0" => {
+            format!("process {tracer} (a debugger, strace?) traces this one and what it starts")
+        }
         "3" => "kernel.yama.ptrace_scope is 3, which forbids all tracing until a reboot".into(),
         "2" => "kernel.yama.ptrace_scope is 2, which wants CAP_SYS_PTRACE".into(),
         _ => "ptrace(2) is refused, probably by the seccomp profile of this container \

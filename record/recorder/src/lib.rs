@@ -7,8 +7,10 @@
 //! - `command`: from the words typed to a program that can be executed
 //! - `launch`, `filter`: the first process and its seccomp filter
 //! - `header`, `machine`: what the header says about the command and this machine
-//! - `session`: the main loop: who runs, who waits, what was reported
+//! - `session`: the main loop: what was reported, by whom, and what follows
+//! - `turn`: who runs, who waits
 //! - `task`: tasks and spaces
+//! - `stop`: what handling a stop comes to
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `shared`: memory that more than one process, or a file's writers, can change
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
@@ -38,9 +40,11 @@ mod shared;
 mod signal;
 mod sink;
 mod spawn;
+mod stop;
 mod syscall;
 mod task;
 mod timer;
 mod trap;
+mod turn;
 
 pub use api::{ErrorClass, Options, Outcome, RecordError, record};

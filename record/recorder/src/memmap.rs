@@ -7,7 +7,8 @@ use guest::{GuestAddr, GuestRange, Prot};
 use kernel::{Call, MapCall};
 use trace::{Backing, MapOp};
 
-use crate::session::{Core, StopError};
+use crate::session::Core;
+use crate::stop::StopError;
 use crate::task::Task;
 use crate::{procfs, shared};
 

@@ -6,7 +6,8 @@ use kernel::Call;
 use ptrace::HostTid;
 use trace::OutputStream;
 
-use crate::session::{Core, StopError};
+use crate::session::Core;
+use crate::stop::StopError;
 use crate::task::Task;
 
 const SENDFILE: u32 = kernel::number("sendfile");

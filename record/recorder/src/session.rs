@@ -5,88 +5,27 @@
 //! system call begins only with the turn, so calls are made one at a time in the order of their events.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Weak;
 
 use guest::{SpaceId, TaskId};
-use ptrace::{Gone, HostTid, PtraceEvent, Report, Stopped, Waited};
-use trace::{Event, Fact, Killed, Status, Stop, Summary, TraceWriter, WriteError};
+use ptrace::{HostTid, PtraceEvent, Report, Stopped, Waited};
+use trace::{Event, Fact, Killed, Status, Stop, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
 use crate::command::Prepared;
-use crate::image::ImageError;
 use crate::output::Streams;
 use crate::shared::Object;
 use crate::sink::Sink;
+use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Task};
 use crate::timer::{TICK_MS, Timer};
 use crate::{exec, header, launch, signal, spawn, syscall};
 
 /// Ticks a task keeps the turn while others could go on.
-const SLICE: u32 = 2;
+pub(crate) const SLICE: u32 = 2;
 /// Ticks a signal may wait for its task's next system call.
 const HOLD: u32 = (3000 / TICK_MS) as u32;
-
-/// A stopped task and how it goes on.
-pub(crate) type Next = (Stopped, Resume);
-
-/// Why a stop was not dealt with to the end.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StopError {
-    /// The task was killed meanwhile; a wait will tell.
-    #[error(transparent)]
-    Gone(#[from] Gone),
-    /// Something else was reported than what was waited for, and comes first.
-    #[error("the tracee did something else")]
-    Instead(Report),
-    /// The guest did something that is not supported.
-    #[error("{0}")]
-    Refused(String),
-    /// The recording cannot go on.
-    #[error(transparent)]
-    Fatal(#[from] RecordError),
-}
-
-impl StopError {
-    pub(crate) fn bug(what: String) -> Self {
-        Self::Fatal(RecordError::Bug { what })
-    }
-}
-
-impl From<WriteError> for StopError {
-    fn from(error: WriteError) -> Self {
-        Self::Fatal(error.into())
-    }
-}
-
-impl From<guest::Unmapped> for StopError {
-    fn from(error: guest::Unmapped) -> Self {
-        Self::bug(format!("cannot read the tracee's memory: {error}"))
-    }
-}
-
-impl From<ImageError> for StopError {
-    fn from(error: ImageError) -> Self {
-        match error {
-            ImageError::Write(error) => error.into(),
-            ImageError::Memory(error) => error.into(),
-            ImageError::Proc(source) => {
-                Self::Fatal(RecordError::System { what: "cannot read /proc of a tracee", source })
-            }
-        }
-    }
-}
-
-/// Waits for one task, whatever it does next.
-pub(crate) fn wait_one(tid: HostTid) -> Result<Report, StopError> {
-    match ptrace::wait_for(tid, 0) {
-        Ok(Some(waited)) => Ok(waited.report),
-        Ok(None) => Err(StopError::bug("a wait returned nothing".into())),
-        Err(source) => Err(RecordError::System { what: "cannot wait for a tracee", source }.into()),
-    }
-}
 
 /// What handlers of stops work with, apart from the task itself.
 pub(crate) struct Core {
@@ -129,22 +68,23 @@ impl Core {
     }
 }
 
-struct Session {
-    core: Core,
-    tasks: BTreeMap<HostTid, Task>,
-    ready: BTreeSet<HostTid>,
+/// A recording in progress.
+pub(crate) struct Session {
+    pub(crate) core: Core,
+    pub(crate) tasks: BTreeMap<HostTid, Task>,
+    pub(crate) ready: BTreeSet<HostTid>,
     /// Who has the turn, and since which tick.
-    turn: Option<(HostTid, u32)>,
+    pub(crate) turn: Option<(HostTid, u32)>,
     /// Who had it last.
-    last: HostTid,
-    seen_tick: u32,
+    pub(crate) last: HostTid,
+    pub(crate) seen_tick: u32,
     /// Since when those that are ready must wait for one that shares memory.
-    held_up_since: u32,
+    pub(crate) held_up_since: u32,
     /// Reports since the last tick.
-    busy: bool,
-    exit_code: Option<i32>,
-    refused: Option<String>,
-    ending: bool,
+    pub(crate) busy: bool,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) refused: Option<String>,
+    pub(crate) ending: bool,
 }
 
 /// Records a prepared command to its end.
@@ -234,96 +174,6 @@ impl Session {
             self.ready.insert(task.host);
         }
         self.tasks.insert(task.host, task);
-    }
-
-    /// Passes the turn on where that is due, and resumes who has it.
-    fn take_turns(&mut self) -> Result<(), RecordError> {
-        let now = self.core.timer.now();
-        if let Some((tid, since)) = self.turn {
-            let gone = !self.tasks.contains_key(&tid);
-            if gone || now.wrapping_sub(since) >= SLICE && self.others_ready(tid) {
-                self.turn = None;
-            }
-        }
-        if self.turn.is_none() {
-            self.turn = self.next_ready().map(|tid| (tid, now));
-        }
-        let Some((tid, _)) = self.turn else { return Ok(()) };
-        self.last = tid;
-        if !self.ready.remove(&tid) {
-            return Ok(());
-        }
-        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
-        let run = std::mem::replace(&mut task.run, Run::Running);
-        let Run::Ready(stopped, resume) = run else { return Ok(()) };
-        let resumed = match resume {
-            Resume::Cont(signal) => stopped.cont(signal),
-            Resume::ToExit => stopped.cont_to_syscall(0),
-            Resume::Listen => stopped.listen(),
-        };
-        match resumed {
-            Ok(_running) => {}
-            // Killed meanwhile: the wait tells.
-            Err(gone) => tracing::debug!(%gone, "resumed a task that is gone"),
-        }
-        if resume == Resume::Listen {
-            self.turn = None;
-        }
-        Ok(())
-    }
-
-    /// Whether another task could be given the turn.
-    fn others_ready(&self, tid: HostTid) -> bool {
-        self.ready.iter().any(|other| *other != tid && self.may_run(*other))
-    }
-
-    /// The next task to get the turn, in a circle.
-    fn next_ready(&self) -> Option<HostTid> {
-        let after = self.ready.range((Excluded(self.last), Unbounded));
-        after.chain(&self.ready).copied().find(|tid| self.may_run(*tid))
-    }
-
-    /// A task that shares memory runs only while no other of its kind does.
-    fn may_run(&self, tid: HostTid) -> bool {
-        let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.sharing.get());
-        !sharing || !self.tasks.values().any(Task::runs_on_shared_memory)
-    }
-
-    /// The next report, or `None` if the turn was lost or a tick came.
-    fn wait(&mut self) -> Result<Option<Waited>, RecordError> {
-        let wait_error = |source| RecordError::System { what: "cannot wait for the tracees", source };
-        if self.turn.is_none() && self.next_ready().is_some() {
-            return Ok(None);
-        }
-        if let Some((tid, _)) = self.turn
-            && self.others_ready(tid)
-            && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
-        {
-            return self.poll(tid, may_block).map_err(wait_error);
-        }
-        ptrace::wait_any_or_signal().map_err(wait_error)
-    }
-
-    /// Waits for a task that is in a system call while others are ready: only as long as it does not sleep.
-    fn poll(&mut self, tid: HostTid, may_block: bool) -> io::Result<Option<Waited>> {
-        const PATIENCE: u32 = 3;
-        for round in 0.. {
-            if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
-                return Ok(Some(waited));
-            }
-            std::thread::yield_now();
-            let over = self.core.timer.now() != self.seen_tick;
-            if over || (may_block || round > PATIENCE) && crate::procfs::is_sleeping(tid) {
-                break;
-            }
-        }
-        if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
-            return Ok(Some(waited));
-        }
-        if crate::procfs::is_sleeping(tid) {
-            self.turn = None;
-        }
-        Ok(None)
     }
 
     fn report(&mut self, waited: Waited) -> Result<(), RecordError> {

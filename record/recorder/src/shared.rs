@@ -12,7 +12,8 @@ use guest::{FileId, GuestMemory, GuestRange, SpaceId};
 use kernel::Call;
 use trace::{Backing, MapOp, MemWrite, TraceWriter};
 
-use crate::session::{Core, StopError};
+use crate::session::Core;
+use crate::stop::StopError;
 use crate::task::{Space, Task};
 use crate::{image, procfs};
 

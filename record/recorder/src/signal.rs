@@ -8,7 +8,8 @@ use guest::{GuestAddr, GuestMemory, Registers};
 use ptrace::{HostTid, Report, Stopped};
 use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop};
 
-use crate::session::{self, Core, Next, StopError};
+use crate::session::Core;
+use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
 use crate::{filter, image, procfs, trap};
 
@@ -206,7 +207,7 @@ fn deliver(
 ) -> Result<Next, StopError> {
     let from = stopped.registers()?;
     stopped.step(signal)?;
-    let stopped = match session::wait_one(task.host)? {
+    let stopped = match wait_one(task.host)? {
         Report::Signal(libc::SIGTRAP, stopped) => stopped,
         // No room for the frame, or death: that is a report of its own.
         report => return Err(StopError::Instead(report)),

@@ -8,7 +8,8 @@ use ptrace::{HostTid, Memory, PtraceEvent, Report, Stopped};
 use trace::{Data, Event, Fact, MemWrite, SpawnInfo, Stop};
 
 use crate::api::RecordError;
-use crate::session::{self, Core, Next, StopError};
+use crate::session::Core;
+use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Run, Space, Task};
 
 const FORK: u32 = kernel::number("fork");
@@ -113,7 +114,7 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
 fn first_stop(core: &mut Core, host: HostTid, parent: &Task) -> Result<(Run, Registers), StopError> {
     let report = match core.early.remove(&host) {
         Some(report) => report,
-        None => session::wait_one(host)?,
+        None => wait_one(host)?,
     };
     match report {
         Report::Event(PtraceEvent::Stop, child) => {

@@ -7,8 +7,9 @@ use kernel::{Call, Class, Errno, MapCall};
 use ptrace::Stopped;
 use trace::{MemWrite, SyscallInfo};
 
-use crate::session::{Core, Next, StopError};
+use crate::session::Core;
 use crate::sink::Ended;
+use crate::stop::{Next, StopError};
 use crate::task::{Pending, Resume, Task};
 use crate::{answer, image, memmap, output, paranoid, shared, signal, trap};
 

@@ -5,7 +5,8 @@ use ptrace::Stopped;
 use trace::{Event, Fact, Stop, Trapped};
 
 use crate::exec;
-use crate::session::{Core, Next, StopError};
+use crate::session::Core;
+use crate::stop::{Next, StopError};
 use crate::task::{Resume, Task};
 
 /// The trapped instruction at the pc, if it is one.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use backstory_recorder::{ErrorClass, Options, Outcome, RecordError, record};
 use tempfile::TempDir;
-use trace::{Event, Fact, SignalAction, Status, Stop, Trace};
+use trace::{Backing, Event, Fact, MapOp, SignalAction, Status, Stop, Trace};
 
 /// A recording waits for any child of this process and owns its timer: one at a time, and nothing else forks meanwhile.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -199,6 +199,78 @@ fn what_is_not_supported_ends_the_recording_by_name() {
     let old_call =
         program("int main(void) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(20)); }", 137);
     assert!(old_call.outcome.refused.expect("a refusal").contains("int 0x80"));
+}
+
+#[test]
+fn forked_processes_share_what_they_map_shared() {
+    let recorded = program(
+        "#define _GNU_SOURCE
+         #include <sys/mman.h>
+         #include <sys/wait.h>
+         #include <unistd.h>
+         int main(void) {
+             int fd = memfd_create(\"shared\", 0); ftruncate(fd, 8192);
+             volatile int *a = mmap(0, 4096, 3, MAP_SHARED, fd, 0), *b = mmap(0, 4096, 3, MAP_SHARED, fd, 0);
+             for (int i = 0; i < 3; i++) { if (!fork()) { a[0]++; _exit(0); } wait(0); }
+             int four = 4; pwrite(fd, &four, 4, 4);
+             return b[0] + a[1];
+         }",
+        7,
+    );
+    assert_eq!(recorded.outcome.refused, None);
+    let files: Vec<_> = recorded
+        .events
+        .iter()
+        .flat_map(|event| &event.maps)
+        .filter_map(|op| match op {
+            MapOp::Map { shared: true, backing: Backing::File { file, .. }, .. } => Some(*file),
+            _ => None,
+        })
+        .collect();
+    assert!(matches!(files[..], [a, b] if a == b), "two views of one object: {files:?}");
+}
+
+#[test]
+fn a_signal_in_user_code_waits_for_the_next_call() {
+    let recorded = program(
+        "#include <signal.h>
+         #include <sys/time.h>
+         #include <unistd.h>
+         static volatile int seen;
+         static void handler(int s) { seen = 1; }
+         int main(void) {
+             signal(SIGALRM, handler);
+             struct itimerval timer = { .it_value.tv_usec = 20000 };
+             setitimer(ITIMER_REAL, &timer, 0);
+             for (volatile long i = 0; i < 200000000; i++);
+             getppid();
+             return seen ? 0 : 1;
+         }",
+        0,
+    );
+    assert!(matches!(recorded.signals(14)[..], [(Stop::None, SignalAction::Handler { .. })]));
+}
+
+#[test]
+fn a_child_that_borrows_its_parents_memory_is_in_its_space() {
+    let recorded = program(
+        "#include <spawn.h>
+         #include <sys/wait.h>
+         int main(void) {
+             char *argv[] = { \"true\", 0 }; int pid, status;
+             posix_spawn(&pid, \"/bin/true\", 0, 0, argv, 0);
+             wait(&status);
+             return status;
+         }",
+        0,
+    );
+    assert_eq!(recorded.count(|event| matches!(&event.fact, Fact::Spawn(info) if info.shares)), 1);
+}
+
+#[test]
+fn stopped_processes_go_on() {
+    let recorded = script("sleep 0.5 & p=$!; sleep 0.2; kill -STOP $p; sleep 0.1; kill -CONT $p; wait $p", 0);
+    assert!(recorded.signals(19).contains(&(Stop::None, SignalAction::Stopped)));
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! What handling a stop comes to: how the task goes on, or why that is not decided yet.
+
+use ptrace::{Gone, HostTid, Report, Stopped};
+use trace::WriteError;
+
+use crate::api::RecordError;
+use crate::image::ImageError;
+use crate::task::Resume;
+
+/// A stopped task and how it goes on.
+pub(crate) type Next = (Stopped, Resume);
+
+/// Why a stop was not dealt with to the end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StopError {
+    /// The task was killed meanwhile; a wait will tell.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// Something else was reported than what was waited for, and comes first.
+    #[error("the tracee did something else")]
+    Instead(Report),
+    /// The guest did something that is not supported.
+    #[error("{0}")]
+    Refused(String),
+    /// The recording cannot go on.
+    #[error(transparent)]
+    Fatal(#[from] RecordError),
+}
+
+impl StopError {
+    pub(crate) fn bug(what: String) -> Self {
+        Self::Fatal(RecordError::Bug { what })
+    }
+}
+
+impl From<WriteError> for StopError {
+    fn from(error: WriteError) -> Self {
+        Self::Fatal(error.into())
+    }
+}
+
+impl From<guest::Unmapped> for StopError {
+    fn from(error: guest::Unmapped) -> Self {
+        Self::bug(format!("cannot read the tracee's memory: {error}"))
+    }
+}
+
+impl From<ImageError> for StopError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Write(error) => error.into(),
+            ImageError::Memory(error) => error.into(),
+            ImageError::Proc(source) => {
+                Self::Fatal(RecordError::System { what: "cannot read /proc of a tracee", source })
+            }
+        }
+    }
+}
+
+/// Waits for one task, whatever it does next.
+pub(crate) fn wait_one(tid: HostTid) -> Result<Report, StopError> {
+    match ptrace::wait_for(tid, 0) {
+        Ok(Some(waited)) => Ok(waited.report),
+        Ok(None) => Err(StopError::bug("a wait returned nothing".into())),
+        Err(source) => Err(RecordError::System { what: "cannot wait for a tracee", source }.into()),
+    }
+}

@@ -1,0 +1,103 @@
+//! Whose turn it is: passing it on, resuming who has it, and waiting for what happens next.
+
+use std::io;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use ptrace::{HostTid, Waited};
+
+use crate::api::RecordError;
+use crate::procfs;
+use crate::session::{SLICE, Session};
+use crate::task::{Resume, Run, Task};
+
+impl Session {
+    /// Passes the turn on where that is due, and resumes who has it.
+    pub(crate) fn take_turns(&mut self) -> Result<(), RecordError> {
+        let now = self.core.timer.now();
+        if let Some((tid, since)) = self.turn {
+            let gone = !self.tasks.contains_key(&tid);
+            if gone || now.wrapping_sub(since) >= SLICE && self.others_ready(tid) {
+                self.turn = None;
+            }
+        }
+        if self.turn.is_none() {
+            self.turn = self.next_ready().map(|tid| (tid, now));
+        }
+        let Some((tid, _)) = self.turn else { return Ok(()) };
+        self.last = tid;
+        if !self.ready.remove(&tid) {
+            return Ok(());
+        }
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
+        let run = std::mem::replace(&mut task.run, Run::Running);
+        let Run::Ready(stopped, resume) = run else { return Ok(()) };
+        let resumed = match resume {
+            Resume::Cont(signal) => stopped.cont(signal),
+            Resume::ToExit => stopped.cont_to_syscall(0),
+            Resume::Listen => stopped.listen(),
+        };
+        match resumed {
+            Ok(_running) => {}
+            // Killed meanwhile: the wait tells.
+            Err(gone) => tracing::debug!(%gone, "resumed a task that is gone"),
+        }
+        if resume == Resume::Listen {
+            self.turn = None;
+        }
+        Ok(())
+    }
+
+    /// Whether another task could be given the turn.
+    pub(crate) fn others_ready(&self, tid: HostTid) -> bool {
+        self.ready.iter().any(|other| *other != tid && self.may_run(*other))
+    }
+
+    /// The next task to get the turn, in a circle.
+    pub(crate) fn next_ready(&self) -> Option<HostTid> {
+        let after = self.ready.range((Excluded(self.last), Unbounded));
+        after.chain(&self.ready).copied().find(|tid| self.may_run(*tid))
+    }
+
+    /// A task that shares memory runs only while no other of its kind does.
+    fn may_run(&self, tid: HostTid) -> bool {
+        let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.sharing.get());
+        !sharing || !self.tasks.values().any(Task::runs_on_shared_memory)
+    }
+
+    /// The next report, or `None` if the turn was lost or a tick came.
+    pub(crate) fn wait(&mut self) -> Result<Option<Waited>, RecordError> {
+        let wait_error = |source| RecordError::System { what: "cannot wait for the tracees", source };
+        if self.turn.is_none() && self.next_ready().is_some() {
+            return Ok(None);
+        }
+        if let Some((tid, _)) = self.turn
+            && self.others_ready(tid)
+            && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
+        {
+            return self.poll(tid, may_block).map_err(wait_error);
+        }
+        ptrace::wait_any_or_signal().map_err(wait_error)
+    }
+
+    /// Waits for a task that is in a system call while others are ready: only as long as it does not sleep.
+    fn poll(&mut self, tid: HostTid, may_block: bool) -> io::Result<Option<Waited>> {
+        const PATIENCE: u32 = 3;
+        for round in 0.. {
+            if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
+                return Ok(Some(waited));
+            }
+            std::thread::yield_now();
+            let over = self.core.timer.now() != self.seen_tick;
+            if over || (may_block || round > PATIENCE) && procfs::is_sleeping(tid) {
+                break;
+            }
+        }
+        if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
+            return Ok(Some(waited));
+        }
+        if procfs::is_sleeping(tid) {
+            self.turn = None;
+        }
+        Ok(None)
+    }
+}
