@@ -127,8 +127,8 @@ impl Space {
     fn translate_listed(&mut self, mode: Mode, pc: GuestAddr, queue: &mut Queue) -> Result<Rc<Block>, Missing> {
         let self_check = self.is_mixed(pc);
         let Placed { arena, translated, hot, cold } = self.translate_one(mode, pc, None, self_check, false)?;
-        self.patches.put(hot.0, &translated.code);
-        self.patches.put(cold.0, &translated.cold);
+        self.patches.put_code(hot.0, &translated.code);
+        self.patches.put_code(cold.0, &translated.cold);
         queue.follow(&translated);
         let code = Rc::make_mut(&mut self.code);
         code.arenas[arena].take(translated.id, translated.code.len(), translated.cold.len());
@@ -148,11 +148,13 @@ impl Space {
         pc: GuestAddr,
         limit: NonZeroU32,
     ) -> Result<Rc<Block>, Missing> {
+        // The code of the last one must not be pending any more.
+        self.flush()?;
         Rc::make_mut(&mut self.code).drop_once();
         let Placed { arena, translated, hot, cold } =
             self.translate_one(mode, pc, Some(limit), false, true)?;
-        self.patches.put(hot.0, &translated.code);
-        self.patches.put(cold.0, &translated.cold);
+        self.patches.put_code(hot.0, &translated.code);
+        self.patches.put_code(cold.0, &translated.cold);
         let code = Rc::make_mut(&mut self.code);
         code.arenas[arena].set_once(translated.id);
         Ok(code.add_unlisted(Block::new(translated, hot, cold, mode)))
