@@ -4,9 +4,8 @@
 //! supervisor decides where the log lies by [`log_next`](crate::EnginePage::log_next); code only appends.
 //!
 //! ```text
-//! record  := header: u32 = id << 4 | path, then path.log_bytes bytes (see Slot), then for a block of one string
-//! store
-//!            (or state save) the contents, `len` bytes padded to 4
+//! record  := header: u32 = id << 4 | path, then path.log_bytes bytes (see Slot), then for a block of one
+//!            string store (or state save) the contents, `len` bytes padded to 4
 //!          | header: u32 = id << 4 | 15, instructions: u32, then the bytes of the slots of those first
 //!            `instructions` instructions (`BlockLog::part`): a block that a fault ended (written by the supervisor:
 //!            `partial_record`)
@@ -21,8 +20,7 @@ use guest::GuestAddr;
 
 use crate::block::{Address, BlockId, Condition, Contents, Mark, Path, Slot, StateImage, Translated};
 
-/// Most bytes that one instruction adds to the log, bulk contents aside. A block of no instructions adds
-/// [`HEADER_BYTES`].
+/// Most bytes that one instruction adds to the log, bulk contents aside. A block of no instructions adds none.
 pub const MAX_BYTES_PER_INSTRUCTION: u64 = 128;
 
 /// Bytes of a record's header.
@@ -247,7 +245,7 @@ fn bulk_first(slot: &Slot, start: u64, end: u64) -> u64 {
 }
 
 /// Which bytes of a state image its instruction wrote. For `xsave` by the image's own header: a component that is in
-/// its initial state, or was not asked for, is left out.
+/// its initial state, or was not asked for, is left out; those beyond the legacy area are taken together.
 fn image_ranges(image: StateImage, contents: &[u8]) -> Vec<(usize, usize)> {
     let whole = vec![(0, contents.len())];
     let header = match image {

@@ -184,6 +184,21 @@ fn saved_state() {
 }
 
 #[test]
+fn saved_extended_state() {
+    case(30, 4, |asm, _| {
+        asm.fninit()?;
+        asm.mov(eax, 6)?;
+        asm.xor(edx, edx)?;
+        asm.and(rsp, -64)?;
+        asm.xsavec(ptr(rsp + 256))?;
+        asm.xsave64(ptr(rsp + 2048))?;
+        asm.vpxor(ymm1, ymm2, ymm3)?;
+        asm.xrstor(ptr(rsp + 256))?;
+        asm.syscall()
+    });
+}
+
+#[test]
 fn high_bytes_and_segments() {
     case(30, 8, |asm, _| {
         asm.mov(byte_ptr(rsp), ah)?;
