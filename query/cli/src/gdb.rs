@@ -139,8 +139,12 @@ end
 fn gdb_arguments(script: &Path, socket: &Path, trace: &Trace, user: &[OsString]) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["-q".into(), "-ix".into(), script.into()];
     arguments.extend(["-ex".into(), format!("target remote {}", socket.display()).into()]);
-    for printers in pretty_printers(trace) {
-        arguments.extend(["-ex".into(), format!("source {}", printers.display()).into()]);
+    for script in pretty_printers(trace) {
+        if let Some(modules) = module_folder(&script) {
+            let path = format!("python import sys; sys.path.insert(0, '{modules}')");
+            arguments.extend(["-ex".into(), path.into()]);
+        }
+        arguments.extend(["-ex".into(), format!("source {}", script.display()).into()]);
     }
     arguments.extend(user.iter().cloned());
     arguments
@@ -153,6 +157,13 @@ fn pretty_printers(trace: &Trace) -> Vec<PathBuf> {
     all.retain(|path| path.is_file());
     all.dedup();
     all
+}
+
+/// Where such a script finds its modules. Loaded by gdb itself, it would look beside its library, which is elsewhere here.
+fn module_folder(script: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(script).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("pythondir = '"))?;
+    line.split_once('\'').map(|(folder, _)| folder.to_owned())
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {
