@@ -182,11 +182,33 @@ fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<A
         space: space.0,
     };
     let verdict = match found {
-        Found::Written { row, range: then } => Verdict::Written(Box::new(hop(database, &row, then)?)),
+        Found::Written { row, range: then } => match loaded(database, &row, then)? {
+            Some(mapping) => Verdict::NeverWritten(origin(database, &mapping, then)?),
+            None => Verdict::Written(Box::new(hop(database, &row, then)?)),
+        },
         Found::Never { mapping, range: then } => Verdict::NeverWritten(origin(database, &mapping, then)?),
         Found::Unmapped => return Err(WhyError::Unmapped { addr: range.start, moment: before }),
     };
     Ok(Answer { target, before: before.0, verdict })
+}
+
+/// Whether a write is an exec that put there what the file holds anyway (it writes whole pages): then nobody wrote it. Returns
+/// the mapping.
+fn loaded(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Option<MappingRow>, WhyError> {
+    let Author::Kernel { event } = row.author else { return Ok(None) };
+    let (store, inside) = (database.store(), row.range().intersect(range));
+    if inside != range || !store.images()?.iter().any(|image| image.event == event) {
+        return Ok(None);
+    }
+    let mapping = store.mapping_at(row.space, range.start, Moment(row.moment.0.saturating_add(1)))?;
+    let Some(mapping) = mapping.filter(|mapping| mapping.file.is_some() && mapping.mapped_by == event) else {
+        return Ok(None);
+    };
+    let skipped = (range.start.0 - row.addr.0) as usize;
+    let value = store.value(row)?;
+    let written = value.get(skipped..skipped + range.len() as usize);
+    let file = history::initial(database, &mapping, range);
+    Ok((written.is_some() && written == file.as_deref()).then_some(mapping))
 }
 
 /// Everything about one write of `range`.
