@@ -6,7 +6,7 @@ use guest::{GuestAddr, GuestRange};
 use iced_x86::Register;
 
 use crate::block::{
-    BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, Terminator, Translated,
+    BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, StateImage, Terminator, Translated,
 };
 use crate::class::Kind;
 use crate::count::Counting;
@@ -382,8 +382,16 @@ impl<'a> Generator<'a> {
                 }
                 self.count_at_end();
                 self.mark(pc);
-                let stub = self.exit(kind, pc);
-                self.hot.jump(stub);
+                let state = plan.steps.last().map(|step| step.kind);
+                if let (Some(Kind::State(StateImage::XSave | StateImage::XSaveCompact)), false) =
+                    (state.filter(|_| matches!(kind, ExitKind::X87Pointer { .. })), self.request.mode.logs())
+                {
+                    self.exit_if_x87_saved(kind, pc);
+                    self.jump_to(pc);
+                } else {
+                    let stub = self.exit(kind, pc);
+                    self.hot.jump(stub);
+                }
                 match kind {
                     ExitKind::Budget | ExitKind::X87Pointer { .. } => Terminator::Fall { to: pc },
                     _ => Terminator::Stop { at: pc },
@@ -393,6 +401,24 @@ impl<'a> Generator<'a> {
         let log_bytes = self.observer.as_ref().map_or(0, Observer::log_bytes);
         let path = Path { instructions: self.retired, slots: self.slots.len() as u32, log_bytes, end };
         self.paths.push(path);
+    }
+
+    /// After `xsave`: the supervisor is wanted only if the image holds x87 state, which is rare: the dynamic linker, for
+    /// one, saves vectors only.
+    fn exit_if_x87_saved(&mut self, kind: ExitKind, pc: GuestAddr) {
+        const HEADER: i32 = 512;
+        let start = self.page(offset_of!(EnginePage, bulk_start));
+        let saved = self.spill_slot(RCX);
+        let stub = self.cold.here();
+        self.cold.load(RCX, saved);
+        self.exit_here(kind, pc);
+        self.spill(RCX);
+        self.hot.load(RCX, start);
+        self.hot.load8(RCX, Mem::at(RCX, HEADER));
+        self.hot.load8(RCX, runtime::low_bit(self.request.layout, RCX));
+        self.hot.raw(&[0xE3, 5]); // jrcxz over the jump
+        self.hot.jump(stub);
+        self.unspill(RCX);
     }
 
     fn into_block(mut self, plan: &Plan, entry: CacheAddr) -> Result<Translated, Refusal> {

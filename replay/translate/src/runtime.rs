@@ -89,6 +89,10 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
     let miss_syscall = miss_stub(layout, &mut asm);
     pad(&mut asm, Stub::Bulk.offset());
     bulk_stub(layout, &mut asm);
+    pad(&mut asm, LOW_BITS);
+    for byte in 0..=u8::MAX {
+        asm.raw(&[byte & 1]);
+    }
     debug_assert!(asm.bytes.len() <= RUNTIME_PAGE_SIZE);
     Ok(Runtime {
         code: asm.bytes,
@@ -96,6 +100,14 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
         exit: Stub::Exit.address(layout),
         syscalls: [exit_syscall, miss_syscall],
     })
+}
+
+/// Offset of a table that gives the lowest bit of a byte: without flags, it can be had in no other way.
+const LOW_BITS: usize = 0x400;
+
+/// The lowest bit of the byte in `register`, as an operand.
+pub(crate) fn low_bit(layout: &Layout, register: u8) -> Mem {
+    Mem::at(register, (layout.runtime as usize + LOW_BITS) as i32)
 }
 
 fn pad(asm: &mut Asm, to: usize) {

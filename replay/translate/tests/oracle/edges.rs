@@ -189,6 +189,27 @@ fn state_images_show_the_guests_instruction_pointer() {
 }
 
 #[test]
+fn the_dynamic_linkers_images_need_no_supervisor() {
+    let world = World::new();
+    let mut asm = CodeAssembler::new(64).unwrap();
+    asm.and(rsp, -64).unwrap();
+    asm.mov(eax, 6).unwrap();
+    asm.xor(edx, edx).unwrap();
+    asm.xsavec(ptr(rsp)).unwrap();
+    asm.mov(eax, 7).unwrap();
+    asm.xsavec(ptr(rsp)).unwrap();
+    asm.syscall().unwrap();
+    let code = asm.assemble(CODE).unwrap();
+    let program = Program::new(&world, &code, false, &mut Random::new(1));
+    let mut cache = Cache::new(&world, &program, Mode::Plain);
+    cache.run(100);
+    let linking = cache.stops;
+    cache.run(100);
+    // The second image holds x87 state, if the random state does.
+    assert!(cache.stops - linking <= 2, "{} after {linking}", cache.stops);
+}
+
+#[test]
 fn transactions_abort() {
     let world = World::new();
     let mut asm = CodeAssembler::new(64).unwrap();
