@@ -4,8 +4,8 @@
 //! `shadow [--memory] [--mode plain|exact|indexed|indexed-exact] PROGRAM ARGS...`
 #![expect(unsafe_code, reason = "clock_gettime(2) is called here")]
 
-#[path = "../tests/oracle/mod.rs"]
-#[expect(dead_code, reason = "the oracle serves the tests, too")]
+#[path = "../tests/engine/oracle.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "the oracle serves the tests, too, and is one")]
 mod oracle;
 
 use std::path::Path;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use backstory_engine::{Exit, Mode, Space, Trapped};
 use guest::Registers;
 use oracle::Native;
+use ptrace::{Report, wait_for};
 
 fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
@@ -51,7 +52,7 @@ fn main() {
             Exit::Instruction(kind) => answer(kind, &mut space),
             Exit::Syscall => {
                 let begin = cpu_time(&native.tid.to_string());
-                native.to_syscall();
+                to_syscall(&mut native);
                 theirs += cpu_time(&native.tid.to_string()) - begin;
                 compare(&native, &space);
                 if memory {
@@ -62,7 +63,11 @@ fn main() {
                     break;
                 }
                 let maps = native.maps();
-                if space.registers().rax == 334 { native.refuse_syscall() } else { native.to_syscall() }
+                if space.registers().rax == 334 {
+                    refuse_syscall(&mut native)
+                } else {
+                    to_syscall(&mut native)
+                }
                 native.copy_changes(&maps, &mut space);
             }
             other => panic!("{other:?} at {:#x} after {}", space.registers().rip, space.retired()),
@@ -119,7 +124,42 @@ fn answer(kind: Trapped, space: &mut Space) {
 fn compare(native: &Native, space: &Space) {
     let ours = space.registers();
     let theirs = native.stopped.as_ref().expect("stopped").registers().expect("registers");
-    let clean = |regs: Registers| Registers { rip: 0, rax: 0, rcx: 0, r11: 0, orig_rax: 0, eflags: 0, ..regs };
+    let clean =
+        |regs: Registers| Registers { rip: 0, rax: 0, rcx: 0, r11: 0, orig_rax: 0, eflags: 0, ..regs };
     let same = clean(ours) == clean(theirs) && ours.rip + 2 == theirs.rip && ours.rax == theirs.orig_rax;
     assert!(same, "after {}:\nours {ours:x?}\nnative {theirs:x?}", space.retired());
+}
+
+/// Runs to the next entry or exit of a system call.
+fn to_syscall(native: &mut Native) {
+    loop {
+        let stopped = native.stopped.take().expect("the native process is there");
+        stopped.cont_to_syscall(0).expect("the native process is there");
+        match wait_for(native.tid, 0)
+            .expect("the native process is there")
+            .expect("the native process is there")
+            .report
+        {
+            Report::Syscall(stopped) => {
+                native.stopped = Some(stopped);
+                return;
+            }
+            Report::Signal(libc::SIGSEGV, stopped) => {
+                native.stopped = Some(stopped);
+                assert!(native.answer_tsc(), "SIGSEGV at {:#x}", native.registers().rip);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// At the entry of a system call: makes it fail without being performed.
+fn refuse_syscall(native: &mut Native) {
+    let stopped = native.stopped.as_mut().expect("the native process is there");
+    let regs = Registers { orig_rax: u64::MAX, ..stopped.registers().expect("the native process is there") };
+    stopped.set_registers(&regs).expect("the native process is there");
+    to_syscall(native);
+    let stopped = native.stopped.as_mut().expect("the native process is there");
+    let regs = Registers { rax: -38i64 as u64, ..stopped.registers().expect("the native process is there") };
+    stopped.set_registers(&regs).expect("the native process is there");
 }

@@ -124,9 +124,15 @@ impl Space {
     }
 
     /// Translates the block at `pc` and puts it where others find it; `queue` learns what comes after it.
-    fn translate_listed(&mut self, mode: Mode, pc: GuestAddr, queue: &mut Queue) -> Result<Rc<Block>, Missing> {
+    fn translate_listed(
+        &mut self,
+        mode: Mode,
+        pc: GuestAddr,
+        queue: &mut Queue,
+    ) -> Result<Rc<Block>, Missing> {
         let self_check = self.is_mixed(pc);
-        let Placed { arena, translated, hot, cold } = self.translate_one(mode, pc, None, self_check, false)?;
+        let Placed { arena, translated, hot, cold } =
+            self.translate_one(mode, pc, None, self_check, false)?;
         self.patches.put_code(hot.0, &translated.code);
         self.patches.put_code(cold.0, &translated.cold);
         queue.follow(&translated);

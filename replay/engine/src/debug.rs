@@ -32,7 +32,8 @@ fn pieces(range: GuestRange) -> Vec<GuestRange> {
     let mut at = range.start;
     while at < range.end && pieces.len() <= SLOTS {
         let left = range.end.0 - at.0;
-        let size = [8, 4, 2, 1].into_iter().find(|&size| at.0 % size == 0 && size <= left).unwrap_or(1);
+        let size =
+            [8, 4, 2, 1].into_iter().find(|&size| at.0.is_multiple_of(size) && size <= left).unwrap_or(1);
         pieces.push(GuestRange::new(at, size));
         at = at.wrapping_add(size);
     }

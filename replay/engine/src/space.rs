@@ -15,10 +15,10 @@ use crate::host::{Host, SHARED_FD};
 use crate::memory::host_prot;
 use crate::patch::Patches;
 use crate::place::{Low, MODES, Places};
+use crate::run::Counters;
 use crate::selfmod::Disturbed;
 use crate::source::CodeReader;
 use crate::table::{Code, Tables};
-use crate::run::Counters;
 use crate::{Block, Config, ForkError, HostError, NewError, RunError};
 
 /// What a fork does with shared mappings.

@@ -37,6 +37,7 @@ pub(crate) fn build(dir: &Path, name: &str, source: &str, flags: &[&str]) -> Pat
 }
 
 impl Native {
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its id")]
     pub(crate) fn start(program: &Path, args: &[&str]) -> Self {
         ptrace::pin_to_cpu(ptrace::current_cpu()).unwrap();
         let mut command = Command::new(program);
@@ -114,7 +115,10 @@ impl Native {
     /// Ranges for the engine to keep out of.
     pub(crate) fn footprint(&self) -> Vec<GuestRange> {
         // The heap, and where programs of the tests fault.
-        let others = [GuestRange::new(GuestAddr(0x100_0000), 0x2000_0000), GuestRange::new(GuestAddr(0x7_0000), 0x1_0000)];
+        let others = [
+            GuestRange::new(GuestAddr(0x100_0000), 0x2000_0000),
+            GuestRange::new(GuestAddr(0x7_0000), 0x1_0000),
+        ];
         self.maps().iter().map(|map| map.range).chain(others).collect()
     }
 
@@ -136,27 +140,8 @@ impl Native {
         }
     }
 
-    /// Runs to the next entry or exit of a system call.
-    pub(crate) fn to_syscall(&mut self) {
-        loop {
-            let stopped = self.stopped.take().unwrap();
-            stopped.cont_to_syscall(0).unwrap();
-            match wait_for(self.tid, 0).unwrap().unwrap().report {
-                Report::Syscall(stopped) => {
-                    self.stopped = Some(stopped);
-                    return;
-                }
-                Report::Signal(libc::SIGSEGV, stopped) => {
-                    self.stopped = Some(stopped);
-                    assert!(self.answer_tsc(), "SIGSEGV at {:#x}", self.registers().rip);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
     /// Answers a trapped `rdtsc` or `rdtscp` with 1.
-    fn answer_tsc(&mut self) -> bool {
+    pub(crate) fn answer_tsc(&mut self) -> bool {
         let stopped = self.stopped.as_mut().unwrap();
         let regs = stopped.registers().unwrap();
         let mut bytes = [0; 3];
@@ -168,17 +153,6 @@ impl Native {
         };
         stopped.set_registers(&regs).unwrap();
         true
-    }
-
-    /// At the entry of a system call: makes it fail without being performed.
-    pub(crate) fn refuse_syscall(&mut self) {
-        let stopped = self.stopped.as_mut().unwrap();
-        let regs = Registers { orig_rax: u64::MAX, ..stopped.registers().unwrap() };
-        stopped.set_registers(&regs).unwrap();
-        self.to_syscall();
-        let stopped = self.stopped.as_mut().unwrap();
-        let regs = Registers { rax: -38i64 as u64, ..stopped.registers().unwrap() };
-        stopped.set_registers(&regs).unwrap();
     }
 
     /// A space with this process's memory and registers.
@@ -251,7 +225,11 @@ impl Native {
                 if self.memory.read_forced(page, &mut theirs) == 4096 {
                     space.read(page, &mut ours).unwrap();
                     let differs = (0..4096).find(|&i| ours[i] != theirs[i]);
-                    assert!(differs.is_none(), "memory differs at {:#x}", page.0 + differs.unwrap_or(0) as u64);
+                    assert!(
+                        differs.is_none(),
+                        "memory differs at {:#x}",
+                        page.0 + differs.unwrap_or(0) as u64
+                    );
                 }
             }
         }
@@ -262,7 +240,13 @@ impl Native {
     pub(crate) fn assert_registers(&self, space: &Space) {
         let clean = |regs: Registers| Registers { eflags: regs.eflags & !0x10000, orig_rax: 0, ..regs };
         let (ours, theirs) = (clean(space.registers()), clean(self.registers()));
-        assert_eq!(space.retired(), self.retired, "counts differ at {:#x} (native {:#x})", ours.rip, theirs.rip);
+        assert_eq!(
+            space.retired(),
+            self.retired,
+            "counts differ at {:#x} (native {:#x})",
+            ours.rip,
+            theirs.rip
+        );
         for (name, (ours, theirs)) in
             Registers::NAMES.iter().zip(ours.to_words().into_iter().zip(theirs.to_words()))
         {

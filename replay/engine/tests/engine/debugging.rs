@@ -1,10 +1,8 @@
 //! Breakpoints, watchpoints, and changes of mode.
 
-mod oracle;
-
+use crate::oracle::{Native, build};
 use backstory_engine::{Exit, Mode, Space, Watch, WatchKind};
 use guest::{GuestAddr, GuestRange};
-use oracle::{Native, build};
 
 const PROGRAM: &str = r"
 .globl _start

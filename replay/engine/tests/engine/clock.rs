@@ -1,9 +1,7 @@
 //! The engine against single-stepping: counts, registers, flags and memory.
 
-mod oracle;
-
+use crate::oracle::{Native, build, compare};
 use backstory_engine::Mode;
-use oracle::{Native, build, compare};
 
 const NOLIBC: &[&str] = &["-static", "-nostdlib", "-O1"];
 const STATIC: &[&str] = &["-static", "-O1"];

@@ -1,10 +1,8 @@
 //! Faults at instructions of every kind show the guest's state at that instruction, as single-stepping does.
 
-mod oracle;
-
+use crate::oracle::{Native, build};
 use backstory_engine::{Exit, Fault, Mode};
 use guest::{GuestAddr, GuestMemory};
-use oracle::{Native, build};
 
 /// A program whose instruction at `bad` faults.
 #[track_caller]

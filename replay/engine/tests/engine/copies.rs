@@ -1,10 +1,8 @@
 //! Copies of spaces go their own ways.
 
-mod oracle;
-
+use crate::oracle::{Native, build, compare};
 use backstory_engine::{Exit, MapRequest, MapSource, Mode, Sharing};
 use guest::{GuestAddr, GuestMemory, GuestRange, Prot};
-use oracle::{Native, build, compare};
 
 const PROGRAM: &str = r"
 .globl _start

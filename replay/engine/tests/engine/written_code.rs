@@ -1,10 +1,8 @@
 //! Code that is written while it runs.
 
-mod oracle;
-
+use crate::oracle::{Native, build, compare};
 use backstory_engine::{Exit, MapRequest, MapSource, Mode, Space};
 use guest::{GuestAddr, GuestRange, Prot, Registers};
-use oracle::{Native, build, compare};
 
 const MODES: [Mode; 4] = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
 

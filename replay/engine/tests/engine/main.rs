@@ -1,0 +1,8 @@
+//! Tests of the engine against programs run natively, one file for each thing that can be asked of it.
+
+mod clock;
+mod copies;
+mod debugging;
+mod faults;
+mod oracle;
+mod written_code;
