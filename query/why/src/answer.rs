@@ -52,9 +52,11 @@ pub struct Hop {
     pub writer: Writer,
     /// Which bytes of which write.
     pub coverage: Coverage,
-    /// The target's bytes before.
+    /// Where `old` and `new` begin: at the target, or, if it is large, at the first byte of it that was written.
+    pub values_at: String,
+    /// Bytes before, at most 16.
     pub old: Option<Bytes>,
-    /// The target's bytes after.
+    /// The same bytes after.
     pub new: Option<Bytes>,
     /// The calls in progress, innermost first; inlined functions and tail callers have frames of their own.
     pub stack: Vec<StackFrame>,
@@ -164,7 +166,7 @@ pub struct Origin {
     pub name: String,
     /// The file it shows, with the offset of the target in it; `None` for zeroes.
     pub file: Option<(String, u64)>,
-    /// The contents.
+    /// The contents, at most 16 bytes.
     pub value: Option<Bytes>,
 }
 

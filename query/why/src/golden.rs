@@ -50,6 +50,7 @@ fn a_store_in_a_program_with_symbols() {
             text: Some("mov qword ptr [rax+0x10], rdx".to_owned()),
         },
         coverage: whole(8),
+        values_at: "0x5555555592b0".to_owned(),
         old: number(42, 8),
         new: number(9001, 8),
         stack: vec![frame(culprit), frame(place("main", "s1.c", 24, "fill_metric(m, 9001);"))],
@@ -97,6 +98,7 @@ fn a_partial_write_in_a_library_behind_a_tail_call() {
             text: Some("movups xmmword ptr [rdi], xmm0".to_owned()),
         },
         coverage: Coverage { addr: "0x5555555592a4".to_owned(), len: 16, first: 0, count: 4 },
+        values_at: "0x5555555592b0".to_owned(),
         old: number(0, 8),
         new: number(0x616e_2d67, 8),
         stack: vec![
@@ -149,6 +151,7 @@ fn the_kernel_and_a_forked_space() {
         space: 0,
         writer: read,
         coverage: Coverage { addr: "0x4060".to_owned(), len: 400, first: 0, count: 1 },
+        values_at: "0x5555555592b0".to_owned(),
         old: None,
         new: number(64, 1),
         stack: vec![

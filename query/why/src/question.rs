@@ -71,6 +71,9 @@ pub enum WhyError {
 /// The largest target, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
+/// The most bytes of a value that are shown.
+const MAX_SHOWN: u64 = 16;
+
 /// A target being looked at: in one space, before one moment.
 struct Candidate {
     space: SpaceId,
@@ -230,11 +233,14 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, Wh
             (kernel::writer(database, row, event, part.start)?, stack)
         }
     };
-    let old = history::contents(database, row.space, range, row.moment)?;
+    // Of a large target, what was written.
+    let shown =
+        if range.len() <= MAX_SHOWN { range } else { GuestRange::new(part.start, part.len().min(MAX_SHOWN)) };
+    let old = history::contents(database, row.space, shown, row.moment)?;
     let mut new = old.clone();
     let written = store.value(row)?;
     for (index, byte) in new.iter_mut().enumerate() {
-        let addr = range.start.wrapping_add(index as u64);
+        let addr = shown.start.wrapping_add(index as u64);
         if row.range().contains(addr) {
             *byte = written.get((addr.0 - row.addr.0) as usize).copied();
         }
@@ -252,6 +258,7 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, Wh
             first: part.start.0 - range.start.0,
             count: part.len(),
         },
+        values_at: shown.start.to_string(),
         old: Bytes::new(&old),
         new: Bytes::new(&new),
         stack,
@@ -260,7 +267,7 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, Wh
 
 /// Where the contents of `range`, which nobody wrote, came from.
 fn origin(database: &Database, mapping: &MappingRow, range: GuestRange) -> Result<Origin, WhyError> {
-    let inside = range.intersect(mapping.range);
+    let inside = GuestRange::new(range.start, range.len().min(MAX_SHOWN)).intersect(mapping.range);
     let value =
         history::initial(database, mapping, inside).map(|v| v.into_iter().map(Some).collect::<Vec<_>>());
     let file = mapping.file.map(|(file, offset)| {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::answer::{Answer, Bytes, Hop, Origin, Place, StackFrame, Verdict, Writer};
+use crate::answer::{Answer, Bytes, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -13,13 +13,14 @@ impl fmt::Display for Answer {
         }
         write!(f, ", {}", plural(target.size, "byte"))?;
         match &self.verdict {
-            Verdict::Written(hop) => written(f, hop, target.size, target.space),
+            Verdict::Written(hop) => written(f, hop, target),
             Verdict::NeverWritten(origin) => never_written(f, origin),
         }
     }
 }
 
-fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, size: u64, space: u32) -> fmt::Result {
+fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Result {
+    let (size, space) = (target.size, target.space);
     write!(f, ": last written at @{} by task {}", hop.moment, hop.task)?;
     if let Some(tid) = hop.tid {
         write!(f, " (tid {tid})")?;
@@ -57,7 +58,14 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, size: u64, space: u32) -> fmt:
         let write = plural(cover.len, "byte");
         writeln!(f, "  write  {write} at {}, which cover only {which} of the target", cover.addr)?;
     }
-    writeln!(f, "  value  {} -> {}", shown(hop.old.as_ref()), shown(hop.new.as_ref()))?;
+    write!(f, "  value  {} -> {}", shown(hop.old.as_ref()), shown(hop.new.as_ref()))?;
+    // A forked space has the target where it was; a moved one shows where it was then.
+    let elsewhere = hop.values_at != target.addr;
+    if elsewhere {
+        writeln!(f, " at {}", hop.values_at)?
+    } else {
+        writeln!(f)?
+    }
     if !hop.stack.is_empty() {
         writeln!(f, "  stack")?;
         for (index, frame) in hop.stack.iter().enumerate() {

@@ -163,7 +163,7 @@ impl Script {
             .collect();
         let table = self.interner.table();
         let blocks = NewBlocks { first: 0, count: table.len() as u64, data: table.write_from(0).unwrap() };
-        writer.commit(&Segment { last: true, granules, ..Segment::default() }, &blocks).unwrap();
+        writer.commit(&Segment { granules, ..Segment::default() }, &blocks).unwrap();
         if self.facts.spaces.is_empty() {
             self.fork(0);
             self.facts.spaces.truncate(1);
@@ -225,6 +225,10 @@ fn the_last_write_before_the_moment_with_old_and_new_value() {
     // Without a size the first byte's write says how large the thing is, and later writes of its other bytes count.
     assert_eq!(written(&ask(&database, 0x1010, None, None).unwrap()).0, partial);
     assert_eq!(written(&ask(&database, 0x1011, None, Some(second + 1)).unwrap()).0, second);
+    // Of a large target, what was written.
+    let large = ask(&database, 0x1000, Some(64), Some(second + 1)).unwrap();
+    assert_eq!(written(&large), (second, 0, (16, 4), Some(41), Some(42)));
+    assert!(large.to_string().contains("  value  41 (0x29) -> 42 (0x2a) at 0x1010\n"), "{large}");
     let text = ask(&database, 0x1010, Some(4), None).unwrap().to_string();
     assert!(text.contains("2 bytes at 0x1012, which cover only bytes 2 to 3 of the target"), "{text}");
 }
