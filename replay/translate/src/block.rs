@@ -163,6 +163,7 @@ pub enum ExitKind {
     /// [`bulk_start`](crate::EnginePage::bulk_start), and retired. Where the instruction pointer in it, at the given
     /// offset, is a cache address (`mark_at`), replace it by the guest's; in logging modes then drain the log and
     /// append [`log::bulk_record`](crate::log::bulk_record); go on at `pc`.
+    /// Outside logging modes an `xsave` without x87 state in its image does not leave.
     X87Pointer {
         /// Offset of the field in the image, in bytes.
         offset: u8,

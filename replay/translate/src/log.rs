@@ -484,4 +484,27 @@ mod tests {
         assert_eq!(walked(&[2, 0, 0, 0]), Err(BadLog::UnknownPath { at: 0, id: 0, path: 2 }));
         assert_eq!(walked(&[1, 0]), Err(BadLog::Truncated { at: 0 }));
     }
+
+    #[test]
+    fn no_bytes_make_the_walker_panic() {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u8
+        };
+        let image =
+            slot(0, 64, Address::Logged { at: 0 }, Contents::State(StateImage::XSave), Condition::Always);
+        let mut blocks = blocks();
+        blocks.push(BlockLog { paths: vec![path(1, 1, 20)], slots: vec![image] });
+        for _ in 0..20_000 {
+            let mut log: Vec<u8> = (0..64 + usize::from(next()))
+                .map(|_| next() & if next() & 1 == 0 { 0x2F } else { 0xFF })
+                .collect();
+            // A header that exists, mostly, and small lengths.
+            log[0] &= 0x2F;
+            log[1..4].fill(0);
+            log[21..24].fill(0);
+            let _ = walk(&log, &blocks, &mut Lines::default());
+        }
+    }
 }
