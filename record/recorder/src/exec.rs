@@ -1,6 +1,5 @@
 //! A task's program was replaced: what is hidden from the new one, and the event.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
@@ -24,14 +23,7 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
     let system = |source| RecordError::System { what: "cannot open the memory of a tracee", source };
     let memory = Memory::open(host).map_err(system)?;
     // Of no account: the exec event, the first of all, makes the space that is recorded.
-    let space = Space {
-        id: SpaceId(0),
-        memory,
-        brk: Cell::default(),
-        unit: SpaceId(0),
-        shared: RefCell::default(),
-        sharing: Cell::default(),
-    };
+    let space = Space::new(SpaceId(0), host, memory, GuestAddr(0));
     Ok(Task {
         id,
         tid: Tid(host.0),
@@ -71,14 +63,8 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     let taken = image::take(task.host, &memory, &mut core.sink.writer)?;
     let info = image::describe(task.host, task.tid.0, stack, auxv);
     let space = core.new_space_id();
-    task.space = Rc::new(Space {
-        id: space,
-        memory,
-        brk: Cell::new(info.brk),
-        unit: space,
-        shared: RefCell::default(),
-        sharing: Cell::default(),
-    });
+    task.space = Rc::new(Space::new(space, task.host, memory, info.brk));
+    core.spaces.push(Rc::downgrade(&task.space));
     let first = core.nothing_recorded();
     let event = Event {
         task: task.id,

@@ -18,7 +18,7 @@ use crate::output::Streams;
 use crate::shared::Object;
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
-use crate::task::{Resume, Run, Task};
+use crate::task::{Resume, Run, Space, Task};
 use crate::timer::{TICK_MS, Timer};
 use crate::{exec, header, launch, signal, spawn, syscall};
 
@@ -37,12 +37,14 @@ pub(crate) struct Core {
     pub(crate) timer: Timer,
     /// What shared mappings show, while anything does.
     pub(crate) objects: Vec<Weak<Object>>,
+    /// Spaces, while they exist.
+    pub(crate) spaces: Vec<Weak<Space>>,
     /// Tasks just born, to be adopted by the session.
     pub(crate) newborn: Vec<Task>,
     /// What was reported of tasks nobody announced yet.
     pub(crate) early: BTreeMap<HostTid, Report>,
     tasks: u32,
-    spaces: u32,
+    space_count: u32,
     live: BTreeSet<HostTid>,
 }
 
@@ -53,8 +55,9 @@ impl Core {
     }
 
     pub(crate) fn new_space_id(&mut self) -> SpaceId {
-        self.spaces += 1;
-        SpaceId(self.spaces - 1)
+        self.space_count += 1;
+        self.spaces.retain(|space| space.strong_count() > 0);
+        SpaceId(self.space_count - 1)
     }
 
     /// Whether nothing has been recorded yet.
@@ -126,10 +129,11 @@ impl Session {
             unexplained: Vec::new(),
             timer,
             objects: Vec::new(),
+            spaces: Vec::new(),
             newborn: Vec::new(),
             early: BTreeMap::new(),
             tasks: 0,
-            spaces: 0,
+            space_count: 0,
             live: BTreeSet::new(),
         };
         Self {

@@ -5,12 +5,13 @@
 
 use std::cell::Cell;
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use guest::{FileId, GuestMemory, GuestRange, SpaceId};
 use kernel::Call;
-use trace::{Backing, MapOp, MemWrite, TraceWriter};
+use trace::{Backing, MapOp, MemWrite};
 
 use crate::session::Core;
 use crate::stop::StopError;
@@ -56,11 +57,8 @@ pub(crate) fn map_file(
     shared_and_writable: (bool, bool),
 ) -> Result<FileId, StopError> {
     let ((file, meta, name), (range, offset), (shared, writable)) = (opened, place, shared_and_writable);
-    let live = core
-        .objects
-        .iter()
-        .filter_map(std::rc::Weak::upgrade)
-        .find(|object| object.file == Some(identity(meta)));
+    let live =
+        core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(meta)));
     let object = match live {
         // A private mapping shows the contents of this moment, which the file's times do not tell.
         Some(_) if !shared => return Ok(core.sink.writer.keep_anew(file, name)?),
@@ -126,7 +124,7 @@ pub(crate) fn file_changes(
     let Some(position) = kernel::changes_file(call.nr, &call.args) else { return Ok(nothing) };
     let fd = call.args[position] as i32;
     let Ok(meta) = std::fs::metadata(format!("/proc/{}/fd/{fd}", task.host)) else { return Ok(nothing) };
-    let live = core.objects.iter().filter_map(std::rc::Weak::upgrade);
+    let live = core.objects.iter().filter_map(Weak::upgrade);
     let Some(object) = live.into_iter().find(|object| object.file == Some(identity(&meta))) else {
         return Ok(nothing);
     };
@@ -138,16 +136,36 @@ pub(crate) fn file_changes(
         .filter(|mapping| Rc::ptr_eq(&mapping.object, &object))
         .cloned()
         .collect();
-    // One more for `object` and as many as are in `own` and in the space.
-    let elsewhere = Rc::strong_count(&object) > 1 + 2 * own.len();
     let name = procfs::link(task.host, &format!("fd/{fd}"));
-    match kernel::output(call, &task.space.memory) {
-        Ok(Some(_)) if !own.is_empty() => Ok((Vec::new(), written(core, task, call, fd, &own)?)),
-        _ if elsewhere => Err(StopError::Refused(format!(
-            "a change of {name} while another process has it mapped shared is not supported"
-        ))),
-        _ => Ok((remapped(&mut core.sink.writer, task, fd, &name, &object, &own)?, Vec::new())),
+    if !own.is_empty() && matches!(kernel::output(call, &task.space.memory), Ok(Some(_))) {
+        return Ok((Vec::new(), written(core, task, call, fd, &own)?));
     }
+    let others: Vec<Rc<Space>> = core
+        .spaces
+        .iter()
+        .filter_map(Weak::upgrade)
+        .filter(|space| !Rc::ptr_eq(space, &task.space) && shows(space, &object))
+        .collect();
+    if !others.iter().all(|space| space.in_call.get()) {
+        return Err(StopError::Refused(format!(
+            "a change of {name} while another process runs that has it mapped shared is not supported"
+        )));
+    }
+    if own.is_empty() && others.is_empty() {
+        return Ok(nothing);
+    }
+    let cannot = |error| StopError::Refused(format!("{name} was changed and cannot be kept: {error}"));
+    let file = File::open(format!("/proc/{}/fd/{fd}", task.host)).map_err(cannot)?;
+    object.kept.set(core.sink.writer.keep_anew(&file, &name)?);
+    for space in others {
+        let ops = remapped(&space, &name, &object).map_err(cannot)?;
+        space.owed.borrow_mut().extend(ops);
+    }
+    Ok((remapped(&task.space, &name, &object).map_err(cannot)?, Vec::new()))
+}
+
+fn shows(space: &Space, object: &Rc<Object>) -> bool {
+    space.shared.borrow().iter().any(|mapping| Rc::ptr_eq(&mapping.object, object))
 }
 
 /// What a `write` or the like put into mapped parts of the file.
@@ -180,22 +198,10 @@ fn written(
 }
 
 /// A file got another length, or contents that no buffer held: its mappings are as if made anew from the file as it is.
-fn remapped(
-    writer: &mut TraceWriter,
-    task: &Task,
-    fd: i32,
-    name: &str,
-    object: &Object,
-    own: &[SharedMapping],
-) -> Result<Vec<MapOp>, StopError> {
-    if own.is_empty() {
-        return Ok(Vec::new());
-    }
-    let cannot = |error| StopError::Refused(format!("{name} was changed and cannot be kept: {error}"));
-    let file = File::open(format!("/proc/{}/fd/{fd}", task.host)).map_err(cannot)?;
-    let kept = writer.keep_anew(&file, name)?;
-    object.kept.set(kept);
-    let maps = procfs::maps(task.host).map_err(cannot)?;
+fn remapped(space: &Space, name: &str, object: &Rc<Object>) -> io::Result<Vec<MapOp>> {
+    let shared = space.shared.borrow();
+    let mut own = shared.iter().filter(|mapping| Rc::ptr_eq(&mapping.object, object)).peekable();
+    let maps = if own.peek().is_some() { procfs::maps(space.owner)? } else { Vec::new() };
     let mut ops = Vec::new();
     for mapping in own {
         for piece in maps.iter().filter(|piece| piece.range.overlaps(mapping.range)) {
@@ -207,7 +213,7 @@ fn remapped(
                 shared: true,
                 grows_down: false,
                 no_reserve: false,
-                backing: Backing::File { file: kept, offset },
+                backing: Backing::File { file: object.kept.get(), offset },
                 name: name.to_owned(),
             });
         }

@@ -1,6 +1,5 @@
 //! A task made another: fork, vfork, clone.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, Registers, Tid};
@@ -136,12 +135,7 @@ fn copied_space(core: &mut Core, task: &Task, child: HostTid) -> Result<Rc<Space
     }
     let memory = Memory::open(child)
         .map_err(|source| RecordError::System { what: "cannot open the memory of a tracee", source })?;
-    Ok(Rc::new(Space {
-        id: core.new_space_id(),
-        memory,
-        brk: Cell::new(task.space.brk.get()),
-        unit: task.space.unit,
-        shared: RefCell::new(task.space.shared.borrow().clone()),
-        sharing: Cell::new(task.space.sharing.get()),
-    }))
+    let space = Rc::new(task.space.forked(core.new_space_id(), child, memory));
+    core.spaces.push(Rc::downgrade(&space));
+    Ok(space)
 }

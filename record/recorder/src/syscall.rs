@@ -65,6 +65,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     }
     let restarted = (nr == RESTART_SYSCALL).then_some(task.restart).flatten();
     let (effect_nr, effect_args) = restarted.unwrap_or((nr, args));
+    task.space.in_call.set(true);
     task.pending = Some(Pending {
         call: Call::enter(effect_nr, effect_args, &space.memory),
         class,
@@ -96,6 +97,7 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let Some(pending) = task.pending.take() else {
         return Err(StopError::bug("a system call returned that was never made".into()));
     };
+    task.space.in_call.set(false);
     let mut regs = stopped.registers()?;
     let (nr, args) = pending.made;
     if pending.class == Class::Map(MapCall::DiscardLater) {
@@ -109,10 +111,10 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let call = pending.call.returned(result);
     let refused = pending.emulated.is_some() && !matches!(pending.class, Class::Answer(_));
     let ranges = if refused { Vec::new() } else { effects(&call, task)? };
-    let mut maps = match pending.class {
-        Class::Map(kind) => memmap::ops(core, task, kind, &call)?,
-        _ => Vec::new(),
-    };
+    let mut maps = task.space.owed.take();
+    if let Class::Map(kind) = pending.class {
+        maps.extend(memmap::ops(core, task, kind, &call)?);
+    }
     if let Some(snapshot) = &pending.snapshot {
         let found = snapshot.unexplained(task, &ranges, &maps);
         let shown = kernel::format_call(nr, &args, Some(result), Some(&task.space.memory));

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use guest::{GuestAddr, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class};
 use ptrace::{HostTid, Memory, Stopped};
+use trace::MapOp;
 
 use crate::answer::Guise;
 use crate::shared::SharedMapping;
@@ -21,8 +22,41 @@ pub(crate) struct Space {
     pub(crate) unit: SpaceId,
     /// Shared mappings of objects that stores change.
     pub(crate) shared: RefCell<Vec<SharedMapping>>,
+    /// The task that brought it into being, by which `/proc` tells of it.
+    pub(crate) owner: HostTid,
+    /// Whether a task of it is inside a system call, and no user code of it runs before that returns.
+    pub(crate) in_call: Cell<bool>,
+    /// What another process did to its mappings meanwhile: belongs to that call's return.
+    pub(crate) owed: RefCell<Vec<MapOp>>,
     /// Whether another space was forked from this one, or this from another, with such mappings.
     pub(crate) sharing: Cell<bool>,
+}
+
+impl Space {
+    /// A space without shared mappings, in a unit of its own.
+    pub(crate) fn new(id: SpaceId, owner: HostTid, memory: Memory, brk: GuestAddr) -> Self {
+        Self {
+            id,
+            memory,
+            brk: Cell::new(brk),
+            unit: id,
+            shared: RefCell::default(),
+            owner,
+            in_call: Cell::new(false),
+            owed: RefCell::default(),
+            sharing: Cell::new(false),
+        }
+    }
+
+    /// Its copy by `fork`.
+    pub(crate) fn forked(&self, id: SpaceId, owner: HostTid, memory: Memory) -> Self {
+        Self {
+            unit: self.unit,
+            shared: self.shared.clone(),
+            sharing: self.sharing.clone(),
+            ..Self::new(id, owner, memory, self.brk.get())
+        }
+    }
 }
 
 /// How a stopped task goes on.
