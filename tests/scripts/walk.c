@@ -5,6 +5,7 @@
 #include <string.h>
 
 int total;
+char page[256];
 
 struct item {
   int id;
@@ -33,6 +34,7 @@ int main(int argc, char **argv) {
   int a = sum(10);
   int b = sum(4);
   printf("%d %d %s\n", a, b, it->name);
+  page[100] = 'x';
   free(it);
   return 3;
 }

@@ -108,10 +108,12 @@ fn write_script(folder: &Path, sysroot: &Sysroot) -> anyhow::Result<PathBuf> {
 }
 
 /// Settings and commands for gdb. After a `monitor goto` nothing gdb remembers is true any more. A recording does not
-/// change: gdb says so itself, before it asks us.
+/// change: gdb says so itself, before it asks us. What the CPU's four debug registers cannot watch, gdb watches by stepping.
 const COMMANDS: &str = "\
 set remotetimeout 3600
 set debuginfod enabled off
+set remote hardware-watchpoint-limit 4
+set remote hardware-watchpoint-length-limit 32
 set may-write-registers off
 set may-write-memory off
 set confirm off
