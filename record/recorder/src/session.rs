@@ -169,6 +169,8 @@ impl Session {
                 self.tick(now)?;
             }
         }
+        // Born of a task that was killed before it could announce them.
+        self.core.early.keys().for_each(|tid| tid.kill());
         Ok(())
     }
 
@@ -184,7 +186,11 @@ impl Session {
         let Waited { tid, mut report } = waited;
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
-                self.core.early.insert(tid, report);
+                if self.ending {
+                    tid.kill();
+                } else {
+                    self.core.early.insert(tid, report);
+                }
                 return Ok(());
             };
             let result = match report {
