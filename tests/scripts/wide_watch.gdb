@@ -10,5 +10,5 @@ watch page
 #> Watchpoint 3: page
 continue
 #> Old value = '\000' <repeats 255 times>
-#> New value = '\000' <repeats 99 times>, "x"
+#> New value = '\000' <repeats 100 times>, "x"
 #> free(it);

@@ -97,7 +97,7 @@ fn status(progress: &Progress) -> String {
     let done = progress.instructions.saturating_sub(progress.resumed);
     let rate = done as f64 / progress.elapsed.as_secs_f64().max(0.001);
     let speed = format!("{:.0} M instructions/s", rate / 1e6);
-    let Some(total) = progress.total.filter(|&total| total > 0) else { return speed };
+    let Some(total) = progress.total.filter(|&total| total > 0 && done > 0) else { return speed };
     let share = progress.instructions.saturating_mul(100) / total;
     let left = total.saturating_sub(progress.instructions) as f64 / rate.max(1.0);
     let left = Duration::try_from_secs_f64(left).map_or_else(|_| "?".to_owned(), text::duration);
@@ -147,6 +147,7 @@ mod tests {
         };
         assert_eq!(status(&progress), "60%  100 M instructions/s  4.0 s left");
         assert_eq!(status(&Progress { total: None, ..progress }), "100 M instructions/s");
+        assert_eq!(status(&Progress { instructions: 200_000_000, ..progress }), "0 M instructions/s");
     }
 
     #[test]
