@@ -13,7 +13,7 @@
 //! - `guard`: where a stack ended
 //! - `output`: the bytes a recorded program printed
 //! - `units`: exec images that replay on their own
-//! - `replay`: the run through the events
+//! - `replay`: the run through the events; `reach`: running towards one; `happen`: its effects
 //! - `snapshot`: live checkpoints
 //! - `learn`: the first complete replay, which finds every event's instruction count
 
@@ -21,11 +21,13 @@ mod compare;
 mod effects;
 mod error;
 mod guard;
+mod happen;
 mod learn;
 mod live;
 mod observer;
 mod options;
 mod output;
+mod reach;
 mod replay;
 mod snapshot;
 mod units;

@@ -1,0 +1,182 @@
+//! Running a task towards its next event, and whether what it reaches is what the recording has.
+
+use engine::Exit;
+use guest::{GuestAddr, Moment, TaskId};
+use trace::{Stop, Trapped};
+
+use crate::error::{Difference, Divergence, ReplayError};
+use crate::guard;
+use crate::observer::Observer;
+use crate::options::{Position, Stopped};
+use crate::replay::{Replay, watched};
+
+/// Length of the `cpuid` instruction.
+const CPUID_LEN: u64 = 2;
+
+/// What running towards an event's stop led to.
+pub(crate) enum Reach {
+    Stop,
+    Budget,
+    Stopped(Stopped),
+}
+
+impl Replay {
+    /// Runs the next event's task towards its stop.
+    pub(crate) fn reach(
+        &mut self,
+        budget: Option<u64>,
+        observer: &mut dyn Observer,
+    ) -> Result<Reach, ReplayError> {
+        let Some((id, event)) = &self.cursor.next else { return Ok(Reach::Stop) };
+        let (id, task, stop) = (*id, event.task, event.stop);
+        match stop {
+            Stop::None => return Ok(Reach::Stop),
+            Stop::Point => return Err(ReplayError::Point { event: id }),
+            Stop::Syscall | Stop::Instruction(_) | Stop::Fault => {}
+        }
+        if stop == Stop::Fault && self.cursor.ran == 0 && self.cursor.guard.is_none() {
+            self.put_guard()?;
+        }
+        if let Some(pc) = self.arrived_at_breakpoint(task) {
+            return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
+        }
+        let mut left = budget;
+        loop {
+            let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
+            let before = space.retired();
+            let moment = self.cursor.moment;
+            let exit =
+                space.run(left).map_err(|source| ReplayError::Run { task, moment, event: id, source })?;
+            let ran = space.retired() - before;
+            self.cursor.moment.0 += ran;
+            self.cursor.ran += ran;
+            left = left.map(|left| left.saturating_sub(ran));
+            match exit {
+                Exit::Budget => return Ok(Reach::Budget),
+                Exit::Breakpoint => {
+                    let pc = space.registers().pc();
+                    return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
+                }
+                Exit::Watchpoint { addr, pc } => {
+                    let moment = Moment(self.cursor.moment.0.saturating_sub(1));
+                    return Ok(Reach::Stopped(Stopped::Watchpoint { task, addr, pc, moment }));
+                }
+                Exit::LogFull => {
+                    let at = Position { moment: self.cursor.moment, event: id };
+                    watched(observer.log_full(space_id, space, task, at))?;
+                }
+                Exit::Instruction(engine::Trapped::Cpuid) if !self.trace.header().machine.cpuid_trapped => {
+                    self.answer_cpuid(task)?;
+                    left = left.map(|left| left.saturating_sub(1));
+                    if left == Some(0) {
+                        return Ok(Reach::Budget);
+                    }
+                    if let Some(pc) = self.arrived_at_breakpoint(task) {
+                        return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
+                    }
+                }
+                _ => {
+                    self.cursor.flags_exact = !matches!(&exit, Exit::Fault(fault) if !fault.flags_exact);
+                    self.judge(task, stop, exit)?;
+                    return Ok(Reach::Stop);
+                }
+            }
+        }
+    }
+
+    /// The pc of a task that an event put onto a breakpoint, unless the run began there.
+    fn arrived_at_breakpoint(&mut self, task: TaskId) -> Option<GuestAddr> {
+        let pc = self.live.registers(task)?.pc();
+        let live = self.live.task_mut(task)?;
+        let arrived = std::mem::take(&mut live.arrived);
+        let met = arrived && !self.cursor.resume && self.stops.apply_to(live.space);
+        (met && self.stops.breakpoints.contains(&pc)).then_some(pc)
+    }
+
+    /// Whether an exit is the stop that the recording has.
+    fn judge(&self, task: TaskId, stop: Stop, exit: Exit) -> Result<(), ReplayError> {
+        let actual_pc = self.live.registers(task).map_or(GuestAddr(0), |regs| regs.pc());
+        let what = match (stop, exit) {
+            (Stop::Syscall, Exit::Syscall) | (Stop::Fault, Exit::Fault(_)) => return Ok(()),
+            (Stop::Instruction(want), Exit::Instruction(kind)) if trapped(kind) == want => return Ok(()),
+            (_, Exit::Unsupported { pc, name }) => {
+                return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });
+            }
+            (_, Exit::Instruction(kind)) => Difference::NotRecorded { name: name(kind), pc: actual_pc },
+            (expected, actual) => {
+                let expected_pc =
+                    self.cursor.next.as_ref().map_or(GuestAddr(0), |(_, event)| event.before.pc());
+                Difference::Stop { expected, expected_pc, actual, actual_pc }
+            }
+        };
+        Err(self.diverged(what))
+    }
+
+    pub(crate) fn diverged(&self, what: Difference) -> ReplayError {
+        let (fact, task) = self
+            .cursor
+            .next
+            .as_ref()
+            .map_or(("end", TaskId(0)), |(_, event)| (event.fact.name(), event.task));
+        ReplayError::Divergence(Box::new(Divergence {
+            event: self.next_id(),
+            fact,
+            task,
+            moment: self.cursor.moment,
+            last_good: self.cursor.last_good,
+            what,
+        }))
+    }
+
+    /// Answers a `cpuid` that was not trapped while recording from the recorded table.
+    fn answer_cpuid(&mut self, task: TaskId) -> Result<(), ReplayError> {
+        let event = self.next_id();
+        let (_, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event })??;
+        let mut regs = space.registers();
+        let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
+        let table = &self.trace.header().machine.cpuid;
+        let row = table.iter().find(|row| row.leaf == leaf && row.subleaf.is_none_or(|s| s == subleaf));
+        let Some(row) = row else {
+            let pc = regs.pc();
+            return Err(self.diverged(Difference::NotRecorded { name: "cpuid", pc }));
+        };
+        [regs.rax, regs.rbx, regs.rcx, regs.rdx] = row.result.map(u64::from);
+        regs.rip = regs.rip.wrapping_add(CPUID_LEN);
+        space.set_registers(&regs);
+        self.cursor.moment.0 += 1;
+        self.cursor.ran += 1;
+        self.cursor.resume = false;
+        if let Some(live) = self.live.task_mut(task) {
+            live.arrived = true;
+        }
+        Ok(())
+    }
+
+    /// Puts an inaccessible page where the fault to come shows that a stack ended.
+    fn put_guard(&mut self) -> Result<(), ReplayError> {
+        let Some((id, event)) = &self.cursor.next else { return Ok(()) };
+        let space = self.live.space_mut(event.space).ok_or(ReplayError::NotAlive { event: *id })?;
+        if let Some(range) = guard::needed(space, event) {
+            let failed = |source| ReplayError::Map { space: event.space, event: *id, source };
+            guard::put(space, range).map_err(failed)?;
+            self.cursor.guard = Some(range);
+        }
+        Ok(())
+    }
+}
+
+fn trapped(kind: engine::Trapped) -> Trapped {
+    match kind {
+        engine::Trapped::Rdtsc => Trapped::Rdtsc,
+        engine::Trapped::Rdtscp => Trapped::Rdtscp,
+        engine::Trapped::Cpuid => Trapped::Cpuid,
+    }
+}
+
+fn name(kind: engine::Trapped) -> &'static str {
+    match kind {
+        engine::Trapped::Rdtsc => "rdtsc",
+        engine::Trapped::Rdtscp => "rdtscp",
+        engine::Trapped::Cpuid => "cpuid",
+    }
+}
