@@ -3,6 +3,16 @@
 //! Pure but for files: knows nothing of processes. A trace is a directory; it is written once by the recorder and never
 //! modified afterwards. What replays learn lies beside it (`learned/`, `index.db`) and may be deleted.
 //!
+//! ```text
+//! events      frames: the header, then kept files and events as they came, last the summary of a complete recording
+//! payload     frames: bytes that events refer to, written before those events
+//! files/      kept files, each named by the BLAKE3 of its contents; links to a store that traces share where possible
+//! learned/    ticks: the instruction count of each event, by the first complete replay
+//! index.db    the index
+//! ```
+//!
+//! Frames are found by walking their heads, so no table of them can be lost with a recorder's last words.
+//!
 //! - `event`: the event model that recorder, replayer and index share
 //! - `header`: what the recording says about itself
 //! - `frame`: compressed, checksummed frames
