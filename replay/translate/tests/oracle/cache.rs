@@ -39,6 +39,8 @@ pub(crate) struct Cache<'a> {
     pub(crate) stops: u64,
     /// The whole log.
     pub(crate) log: Vec<u8>,
+    /// Where guest code lies.
+    pub(crate) code: Vec<u64>,
     /// Where contents of string stores must end.
     pub(crate) bulk_limit: u64,
     /// A new budget whenever one is used up (and the log is then thrown away).
@@ -50,13 +52,16 @@ pub(crate) struct Cache<'a> {
 
 struct Code<'a> {
     world: &'a World,
-    base: u64,
+    bases: &'a [u64],
 }
 
 impl Source for Code<'_> {
     fn bytes(&self, at: GuestAddr) -> &[u8] {
-        let end = self.base + CODE_LEN as u64;
-        if (self.base..end).contains(&at.0) { self.world.bytes(at.0, (end - at.0) as usize) } else { &[] }
+        let ends = self.bases.iter().map(|&base| (base, base + CODE_LEN as u64));
+        match ends.into_iter().find(|&(base, end)| (base..end).contains(&at.0)) {
+            Some((_, end)) => self.world.bytes(at.0, (end - at.0) as usize),
+            None => &[],
+        }
     }
 }
 
@@ -88,6 +93,7 @@ impl<'a> Cache<'a> {
             stops: 0,
             log: Vec::new(),
             gave_up: false,
+            code: vec![program.code_base()],
             bulk_limit: LOG + LOG_LEN as u64 / 2,
             refill: None,
             refilled: 0,
@@ -98,7 +104,7 @@ impl<'a> Cache<'a> {
     fn place(&mut self, pc: u64, mode: Mode, limit: Option<NonZeroU32>) -> Result<usize, Refusal> {
         let request = Request {
             pc: GuestAddr(pc),
-            code: &Code { world: self.world, base: self.program.code_base() },
+            code: &Code { world: self.world, bases: &self.code },
             hot: CacheAddr(self.hot),
             cold: CacheAddr(self.cold),
             mode,

@@ -8,14 +8,14 @@ use guest::GuestAddr;
 use iced_x86::code_asm::*;
 use translate::{
     BlockId, Bytes, CacheAddr, DEFAULT_LAYOUT, ExitKind, Mode, Refusal, Request, Signal, Special, Translated,
-    translate,
+    lookup_slot, translate,
 };
 
 use crate::cache::Cache;
 use crate::check::{MODES, check};
 use crate::native::Outcome;
 use crate::program::{Program, Random};
-use crate::world::{CODE, COLD, DATA, HOT, LOG, World};
+use crate::world::{CODE, COLD, DATA, HOT, LOG, LOW_CODE, World};
 
 /// Translates `code` at [`CODE`] without running it.
 fn block(code: &[u8], mode: Mode, limit: u32, breakpoints: &[u64]) -> Result<Translated, Refusal> {
@@ -207,6 +207,33 @@ fn the_dynamic_linkers_images_need_no_supervisor() {
     cache.run(100);
     // The second image holds x87 state, if the random state does.
     assert!(cache.stops - linking <= 2, "{} after {linking}", cache.stops);
+}
+
+/// Functions whose addresses share a slot of the lookup table.
+#[test]
+fn chains_lead_to_the_right_block() {
+    const AT: u64 = 0x80;
+    assert_eq!(lookup_slot(GuestAddr(CODE + AT)), lookup_slot(GuestAddr(LOW_CODE + AT)));
+    let world = World::new();
+    let mut asm = CodeAssembler::new(64).unwrap();
+    asm.mov(rbx, CODE + AT).unwrap();
+    asm.mov(rcx, LOW_CODE + AT).unwrap();
+    for target in [rbx, rcx, rbx, rbx, rcx, rcx] {
+        asm.stc().unwrap();
+        asm.call(target).unwrap();
+    }
+    asm.syscall().unwrap();
+    let mut code = asm.assemble(CODE).unwrap();
+    code.resize(AT as usize, 0x90);
+    code.extend([0x48, 0x83, 0xD0, 0x01, 0xC3]); // adc rax, 1; ret
+    let other = [0x48, 0x83, 0xD2, 0x05, 0xC3]; // adc rdx, 5; ret
+    world.bytes(LOW_CODE + AT, other.len()).copy_from_slice(&other);
+    for seed in 1..4 {
+        let program = Program::new(&world, &code, false, &mut Random::new(seed));
+        let run = crate::check::check_with(&world, &program, 100, &|cache| cache.code = vec![CODE, LOW_CODE]);
+        assert_eq!(run.outcome, Outcome::Stopped);
+        assert_eq!(run.regs.rdx, program.regs.rdx.wrapping_add(18));
+    }
 }
 
 #[test]
