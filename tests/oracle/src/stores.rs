@@ -98,7 +98,11 @@ impl Visitor for Stores {
                 _ => continue,
             };
             // One step of a repeated string instruction is one element, which the decoder leaves open.
-            let one = if instruction.is_string_instruction() { instruction.memory_size() } else { used.memory_size() };
+            let one = if instruction.is_string_instruction() {
+                instruction.memory_size()
+            } else {
+                used.memory_size()
+            };
             let size = one.size();
             if size == 0 || one == MemorySize::Unknown {
                 self.unsized_at.push(count);

@@ -1,0 +1,125 @@
+//! Oracle: the commands around a recording: exit statuses, listing, facts, removal, partial replays, query formats.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use backstory_oracle::command::{backstory, binary, record};
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn done(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    stdout(&output)
+}
+
+/// A command with recordings of its own.
+fn at(root: &Path, args: &[&str]) -> Command {
+    let mut command = backstory(args);
+    command.env("BACKSTORY_TRACE_DIR", root);
+    command
+}
+
+#[test]
+fn record_returns_the_status_of_the_command() {
+    let scratch = tempfile::tempdir().unwrap();
+    let cases =
+        [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -SEGV $$", 139), ("exec false", 1)];
+    for (number, (script, status)) in cases.into_iter().enumerate() {
+        let output = record(&scratch.path().join(number.to_string()), &["sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(status), "{script}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.lines().any(|line| line.starts_with("backstory: recorded ")), "{said}");
+    }
+    let quiet = backstory(["record", "-q", "-o"]).arg(scratch.path().join("q")).arg("true").output().unwrap();
+    assert_eq!((quiet.status.code(), quiet.stderr.len()), (Some(0), 0));
+}
+
+#[test]
+fn recordings_are_listed_described_and_removed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = scratch.path().join("recordings");
+    assert_eq!(done(&mut at(&root, &["ls"])), "");
+    done(&mut at(&root, &["record", "true"]));
+    done(&mut at(&root, &["record", "echo", "two words"]));
+    let listed = done(&mut at(&root, &["ls"]));
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["true-0", "echo-0"]);
+    assert!(listed.contains("echo 'two words'"), "{listed}");
+
+    let latest: serde_json::Value = serde_json::from_str(&done(&mut at(&root, &["info", "--json"]))).unwrap();
+    assert_eq!((&latest["trace"], &latest["exit_code"]), (&"echo-0".into(), &0.into()));
+    assert!(latest["instructions"].is_null());
+    assert_eq!(done(&mut at(&root, &["replay"])), "two words\n");
+    let replayed: serde_json::Value =
+        serde_json::from_str(&done(&mut at(&root, &["info", "--json"]))).unwrap();
+    assert!(replayed["instructions"].as_u64().unwrap() > 1000);
+    assert!(done(&mut at(&root, &["check", "true-0"])).contains("no violation"));
+
+    done(&mut at(&root, &["rm", "echo-0"]));
+    assert_eq!(done(&mut at(&root, &["ls", "--json"])).matches("\"trace\"").count(), 1);
+    let gone = at(&root, &["info", "echo-0"]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(2));
+    let not_one = at(&root, &["rm"]).arg(scratch.path()).output().unwrap();
+    assert_eq!(not_one.status.code(), Some(2));
+    assert!(scratch.path().exists());
+}
+
+#[test]
+fn a_replay_up_to_a_moment_prints_what_was_printed_until_then() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    record(&trace, &["sh", "-c", "echo one; echo two"]);
+    let until = |moment: &str| done(backstory(["replay", "--until", moment]).arg(&trace));
+    assert_eq!(until("@start"), "");
+    assert_eq!(until("@end"), "one\ntwo\n");
+    let database = done(backstory(["query", "--csv", "-t"]).arg(&trace).arg("SELECT moment FROM output"));
+    let moments: Vec<u64> = database.lines().skip(1).map(|line| line.parse().unwrap()).collect();
+    assert_eq!(moments.len(), 2);
+    assert_eq!(until(&format!("@{}", moments[1])), "one\n");
+    assert_eq!(until(&format!("@{}", moments[1] + 1)), "one\ntwo\n");
+}
+
+#[test]
+fn rows_come_as_text_json_and_csv_and_sql_from_standard_input() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    record(&trace, &["true"]);
+    let ask = |format: &[&str], sql: &str| done(backstory(["query", "-t"]).arg(&trace).args(format).arg(sql));
+    let sql = "SELECT 1 AS a, 'x,\"y' AS b";
+    assert_eq!(ask(&["--csv"], sql).replace('\r', ""), "a,b\n1,\"x,\"\"y\"\n");
+    let rows: serde_json::Value = serde_json::from_str(&ask(&["--json"], sql)).unwrap();
+    assert_eq!(rows[0]["b"], "x,\"y");
+    assert!(ask(&[], sql).contains("x,\"y"));
+
+    let mut piped = Command::new(binary())
+        .args(["query", "--csv", "-t"])
+        .arg(&trace)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    piped.stdin.take().unwrap().write_all(b"SELECT 5 AS n;\n").unwrap();
+    assert_eq!(stdout(&piped.wait_with_output().unwrap()).replace('\r', ""), "n\n5\n");
+}
+
+#[test]
+fn a_reader_who_leaves_ends_a_query_quietly() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    record(&trace, &["true"]);
+    done(backstory(["index"]).arg(&trace));
+    let binary = binary();
+    let line = format!(
+        "'{}' query --csv -t '{}' 'SELECT moment FROM writes a, (SELECT 1 UNION SELECT 2 UNION SELECT 3)' | head -n 1",
+        binary.display(),
+        trace.display()
+    );
+    let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert_eq!((stdout(&output).trim_end(), output.stderr.len()), ("moment", 0));
+}
