@@ -2,20 +2,20 @@
 
 use backstory_granule as granule;
 
-mod common;
+mod made;
 
 use std::sync::Arc;
 
-use common::{Source, Truth, generate, overlaps};
 use granule::{BlockTable, Counters, Encoder, Frames, Granule, Origin, Write, WriteFilter};
 use guest::{GuestAddr, GuestRange};
+use made::{Source, Truth, generate, overlaps};
 
 fn open(columns: &[(u32, Vec<u8>)], table: &BlockTable) -> Arc<Granule> {
     let source = Box::new(Source(columns.to_vec()));
     Arc::new(Granule::open(source, Arc::new(table.clone()), Arc::new(Counters::default())).unwrap())
 }
 
-fn same(granule: &Granule, write: &Write, truth: &common::TrueWrite) {
+fn same(granule: &Granule, write: &Write, truth: &made::TrueWrite) {
     assert_eq!((write.tick, write.addr.0, write.len), (truth.tick, truth.addr, truth.bytes.len() as u32));
     let pc = match write.origin {
         Origin::Store { pc, .. } => Some(pc.0),
@@ -53,7 +53,7 @@ fn check(granule: &Arc<Granule>, truth: &Truth, filter: &WriteFilter) {
 fn every_write_comes_back_and_every_filter_agrees_with_the_list() {
     let mut encoder = Encoder::new().unwrap();
     for seed in 0..40 {
-        let mut random = common::Random::new(seed);
+        let mut random = made::Random::new(seed);
         let (raw, table, truth) = generate(&mut random, 300 + seed as usize * 20);
         let encoded = encoder.encode(&raw, &table, &mut Frames::default()).unwrap();
         assert_eq!(encoded.writes, truth.writes.len() as u64);
@@ -85,7 +85,7 @@ fn every_write_comes_back_and_every_filter_agrees_with_the_list() {
 #[test]
 fn page_masks_cover_exactly_the_bytes_written() {
     let mut encoder = Encoder::new().unwrap();
-    let mut random = common::Random::new(7);
+    let mut random = made::Random::new(7);
     let (raw, table, truth) = generate(&mut random, 2000);
     let encoded = encoder.encode(&raw, &table, &mut Frames::default()).unwrap();
     let mut bytes: Vec<u64> =
@@ -107,7 +107,7 @@ fn page_masks_cover_exactly_the_bytes_written() {
 #[test]
 fn executions_come_back() {
     let mut encoder = Encoder::new().unwrap();
-    let mut random = common::Random::new(11);
+    let mut random = made::Random::new(11);
     let (raw, table, truth) = generate(&mut random, 2000);
     let encoded = encoder.encode(&raw, &table, &mut Frames::default()).unwrap();
     let granule = open(&encoded.columns, &table);
@@ -142,7 +142,7 @@ fn executions_come_back() {
 #[test]
 fn damaged_columns_are_errors_or_right_never_a_panic() {
     let mut encoder = Encoder::new().unwrap();
-    let mut random = common::Random::new(3);
+    let mut random = made::Random::new(3);
     let (raw, table, truth) = generate(&mut random, 60);
     let encoded = encoder.encode(&raw, &table, &mut Frames::default()).unwrap();
     for at in 0..encoded.columns.len() {

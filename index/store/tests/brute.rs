@@ -2,8 +2,8 @@
 
 use ::granule;
 
-#[path = "../../granule/tests/common/mod.rs"]
-mod common;
+#[path = "../../granule/tests/made/mod.rs"]
+mod made;
 mod world;
 
 use backstory_store::{
@@ -13,7 +13,7 @@ use guest::{GuestAddr, GuestRange, Moment, SpaceId, TaskId};
 use world::{TrueCall, World};
 
 #[track_caller]
-fn same_write(store: &Store, row: &WriteRow, truth: &common::TrueWrite) {
+fn same_write(store: &Store, row: &WriteRow, truth: &made::TrueWrite) {
     assert_eq!(
         (row.moment.0, row.task.0, row.space.0, row.addr.0, row.len),
         (truth.moment, truth.task, truth.space, truth.addr, truth.bytes.len() as u64)
@@ -34,7 +34,7 @@ fn check_writes(store: &Store, world: &World, query: &WriteQuery) {
             query.space.is_none_or(|space| space.0 == write.space)
                 && query.task.is_none_or(|task| task.0 == write.task)
                 && query.moments.contains(&Moment(write.moment))
-                && query.addrs.is_none_or(|range| common::overlaps(write, range))
+                && query.addrs.is_none_or(|range| made::overlaps(write, range))
                 && query.pcs.is_none_or(|pcs| write.pc.is_some_and(|pc| pcs.contains(GuestAddr(pc))))
         })
         .collect();
@@ -53,7 +53,7 @@ fn writes_agree_with_the_list() {
     for seed in 0..12 {
         let world = World::new(seed, 3000);
         let store = world.open();
-        let mut random = common::Random::new(seed + 1000);
+        let mut random = made::Random::new(seed + 1000);
         for order in [Order::Ascending, Order::Descending] {
             check_writes(&store, &world, &WriteQuery { order, ..WriteQuery::default() });
             for _ in 0..30 {
@@ -85,7 +85,7 @@ fn the_last_write_is_the_last_one_across_forks() {
     for seed in 0..12 {
         let world = World::new(seed, 3000);
         let store = world.open();
-        let mut random = common::Random::new(seed + 2000);
+        let mut random = made::Random::new(seed + 2000);
         for _ in 0..300 {
             let write = &world.writes[random.below(world.writes.len() as u64) as usize];
             let range = GuestRange::new(GuestAddr(write.addr + random.below(16)), 1 + random.below(16));
@@ -127,7 +127,7 @@ fn executions_agree_with_the_list() {
     for seed in 0..6 {
         let world = World::new(seed, 3000);
         let store = world.open();
-        let mut random = common::Random::new(seed + 3000);
+        let mut random = made::Random::new(seed + 3000);
         for _ in 0..40 {
             let (_, _, _, pc) = world.executions[random.below(world.executions.len() as u64) as usize];
             let from = Moment(random.below(world.moment));
@@ -191,7 +191,7 @@ fn calls_and_stacks_agree_with_the_list() {
         for (row, truth) in rows.iter().zip(&expected) {
             assert_eq!(row, truth, "seed {seed}");
         }
-        let mut random = common::Random::new(seed + 4000);
+        let mut random = made::Random::new(seed + 4000);
         for _ in 0..20 {
             let call = expected[random.below(expected.len() as u64) as usize];
             let one = |addr| Some(GuestRange::new(GuestAddr(addr), 1));

@@ -6,8 +6,8 @@ extern crate store as backstory_store;
 use ::granule;
 
 #[expect(dead_code, reason = "shared with the tests of the codec")]
-#[path = "../../../index/granule/tests/common/mod.rs"]
-mod common;
+#[path = "../../../index/granule/tests/made/mod.rs"]
+mod made;
 #[expect(dead_code, reason = "shared with the tests of the index")]
 #[path = "../../../index/store/tests/world/mod.rs"]
 mod world;

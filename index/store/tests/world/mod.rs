@@ -3,11 +3,11 @@
 use backstory_store::{Facts, NewBlocks, Segment, SpaceRow, Store, Writer};
 use guest::{EventId, GuestAddr, GuestRange, Moment, SpaceId, TaskId};
 
-use super::common::{Random, TrueWrite, Truth, overlaps, random_shape, run};
 use super::granule::{
     BlockEnd, BlockId, BlockInterner, BlockShape, Call, CallKind, Encoder, Frame, Frames, HintKind,
     RawGranule, StoreAddress, StoreContents, StoreShape, StoreSize,
 };
+use super::made::{Random, TrueWrite, Truth, overlaps, random_shape, run};
 
 pub(crate) const UUID: [u8; 16] = *b"sixteen bytes ok";
 
@@ -164,7 +164,7 @@ impl Builder {
         };
         let copied: Vec<Frame> = parent.frames.iter().map(frame).collect();
         for (depth, &frame) in (0..).zip(&copied) {
-            let call = Call { frame, task: TaskId(3), depth, exit: None, crossed: true };
+            let call = Call { frame, task: TaskId(3), depth, exit: None, crossed: true, inherited: true };
             self.segment.inherited.push((SpaceId(1), call));
         }
         self.spaces[1].frames.set(TaskId(3), copied);
