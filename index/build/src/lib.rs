@@ -23,4 +23,4 @@ mod work;
 
 pub use error::BuildError;
 pub use options::{BuildReport, Options, Progress};
-pub use work::build;
+pub use work::{build, build_in_steps};

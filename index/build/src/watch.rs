@@ -15,9 +15,6 @@ use trace::{Event, Fact, MemWrite, OutputStream, SignalAction, SpawnInfo, Syscal
 use crate::error::FeedError;
 use crate::feed::{Dictionary, Feed, Tools};
 
-/// Instructions of a segment, about.
-const SEGMENT: u64 = 64_000_000;
-
 /// Most bytes of a path that are kept.
 const PATH: usize = 4096;
 
@@ -25,6 +22,8 @@ const PATH: usize = 4096;
 pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) moments: Option<Moments>,
+    /// Instructions of a segment, about.
+    pub(crate) step: u64,
     pub(crate) dictionary: Dictionary,
     /// Instructions taken in.
     pub(crate) done: AtomicU64,
@@ -139,7 +138,7 @@ impl<'a> Watch<'a> {
 
     /// Hands over a segment if it is long enough.
     fn maybe_send(&mut self, at: Position) -> Result<(), FeedError> {
-        if self.ticks >= SEGMENT && self.feeds.values().all(Feed::may_end) {
+        if self.ticks >= self.shared.step && self.feeds.values().all(Feed::may_end) {
             self.send(Some(at))?;
         }
         Ok(())
@@ -209,7 +208,8 @@ impl<'a> Watch<'a> {
             feed.seal(&mut tools)?;
             let stack: Vec<Frame> = feed.frames().of(task).to_vec();
             for (depth, &frame) in (0..).zip(&stack) {
-                let call = Call { frame, task: info.child, depth, exit: None, crossed: true };
+                let call =
+                    Call { frame, task: info.child, depth, exit: None, crossed: true, inherited: true };
                 self.segment.inherited.push((info.space, call));
             }
             let mut frames = Frames::default();

@@ -19,6 +19,9 @@ use crate::watch::{Shared, Start, Watch};
 /// Bytes of the log that a space and its feed share.
 const LOG: usize = 16 << 20;
 
+/// Instructions of a segment, about.
+const SEGMENT: u64 = 64_000_000;
+
 /// Segments that wait for the writer.
 const WAITING: usize = 2;
 
@@ -39,10 +42,15 @@ enum Work {
 
 /// Builds the index of `trace`, or what is missing of it.
 pub fn build(trace: &Trace, options: &Options<'_>) -> Result<BuildReport, BuildError> {
+    build_in_steps(trace, options, SEGMENT)
+}
+
+/// The same, committed after every so many instructions: a killed build loses at most about as many.
+pub fn build_in_steps(trace: &Trace, options: &Options<'_>, step: u64) -> Result<BuildReport, BuildError> {
     let began = Instant::now();
     let (writer, resume) = Writer::open(trace.dir(), &trace.uuid())?;
     let resumed = resume.instructions;
-    let mut job = Job { trace, options, began, resumed, writer, flushed: resume.blocks.len() };
+    let mut job = Job { trace, options, step, began, resumed, writer, flushed: resume.blocks.len() };
     if !resume.complete {
         job.build(resume)?;
     }
@@ -52,6 +60,7 @@ pub fn build(trace: &Trace, options: &Options<'_>) -> Result<BuildReport, BuildE
 struct Job<'a> {
     trace: &'a Trace,
     options: &'a Options<'a>,
+    step: u64,
     began: Instant,
     resumed: u64,
     writer: Writer,
@@ -71,6 +80,7 @@ impl Job<'_> {
         let shared = Shared {
             trace: self.trace.clone(),
             moments,
+            step: self.step,
             dictionary: RwLock::new(BlockInterner::new(resume.blocks)),
             done: AtomicU64::new(self.resumed),
         };

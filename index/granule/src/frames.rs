@@ -51,6 +51,8 @@ pub struct Call {
     pub exit: Option<Moment>,
     /// Whether it was in progress already when the granule in which it is left began.
     pub crossed: bool,
+    /// Whether the task was in it from its beginning, because the task it was made by was: no call of its own.
+    pub inherited: bool,
 }
 
 /// What happened to a task's call stack other than by calls and returns.
@@ -117,6 +119,8 @@ pub(crate) struct Stack {
     pending: Pending,
     /// How many frames, from the outermost, were in progress when the granule began.
     crossed: usize,
+    /// How many were in progress when the task began.
+    inherited: usize,
 }
 
 /// The call stacks of a space's tasks.
@@ -134,14 +138,14 @@ impl Frames {
     /// Lets `task` be in `frames`, the outermost first, before the granule begins.
     pub fn set(&mut self, task: TaskId, frames: Vec<Frame>) {
         let crossed = frames.len();
-        self.stacks.insert(task, Stack { frames, pending: Pending::Nothing, crossed });
+        self.stacks.insert(task, Stack { frames, crossed, ..Stack::default() });
     }
 
     /// Ends a granule: the functions in progress that were entered in it, and from now on count as crossing.
     pub(crate) fn cross(&mut self, mut opened: impl FnMut(Call)) {
         for (&task, stack) in &mut self.stacks {
             for (depth, &frame) in stack.frames.iter().enumerate().skip(stack.crossed) {
-                opened(Call { frame, task, depth: depth as u32, exit: None, crossed: false });
+                opened(stack.call(task, depth, frame, None));
             }
             stack.crossed = stack.frames.len();
         }
@@ -150,13 +154,8 @@ impl Frames {
     /// All functions in progress.
     pub fn in_progress(&self) -> impl Iterator<Item = Call> {
         self.stacks.iter().flat_map(|(&task, stack)| {
-            stack.frames.iter().enumerate().map(move |(depth, &frame)| Call {
-                frame,
-                task,
-                depth: depth as u32,
-                exit: None,
-                crossed: depth < stack.crossed,
-            })
+            let call = move |(depth, &frame)| stack.call(task, depth, frame, None);
+            stack.frames.iter().enumerate().map(call)
         })
     }
 
@@ -175,7 +174,8 @@ impl Frames {
         match hint.kind {
             HintKind::Adopt { from } => {
                 let frames = self.of(from).to_vec();
-                self.put(task, Stack { frames, pending: Pending::Nothing, crossed: 0 });
+                let inherited = frames.len();
+                self.put(task, Stack { frames, inherited, ..Stack::default() });
             }
             HintKind::Unwind { sp } => self.stacks.entry(task).or_default().unwind(task, sp, moment, left),
             HintKind::Signal { site, handler, ret, sp } => {
@@ -199,6 +199,12 @@ impl Stack {
     #[inline]
     fn is_waiting(&self) -> bool {
         self.pending != Pending::Nothing
+    }
+
+    /// A frame of it, left at `exit`.
+    fn call(&self, task: TaskId, depth: usize, frame: Frame, exit: Option<Moment>) -> Call {
+        let (crossed, inherited) = (depth < self.crossed, depth < self.inherited);
+        Call { frame, task, depth: depth as u32, exit, crossed, inherited }
     }
 
     /// Execution goes on at `pc`.
@@ -250,9 +256,9 @@ impl Stack {
         for _ in 0..count {
             let Some(frame) = self.frames.pop() else { return };
             let depth = self.frames.len();
-            let crossed = depth < self.crossed;
+            left(self.call(task, depth, frame, Some(moment)));
             self.crossed = self.crossed.min(depth);
-            left(Call { frame, task, depth: depth as u32, exit: Some(moment), crossed });
+            self.inherited = self.inherited.min(depth);
         }
     }
 }

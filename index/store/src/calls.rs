@@ -121,12 +121,12 @@ impl Store {
         let mut calls = Vec::new();
         granule
             .follow(&mut frames, u64::MAX, |call| {
-                if !call.crossed {
+                if !call.crossed && !call.inherited {
                     calls.push(row_of(listed.space, &call));
                 }
             })
             .map_err(|source| QueryError::Granule { granule: number, source })?;
-        for call in frames.in_progress().filter(|call| !call.crossed) {
+        for call in frames.in_progress().filter(|call| !call.crossed && !call.inherited) {
             let exit = self.exit_of(listed, &call)?;
             calls.push(CallRow { exit, ..row_of(listed.space, &call) });
         }

@@ -41,7 +41,7 @@ impl Store {
             .follow(&mut frames, tick + 1, |_| {})
             .map_err(|source| QueryError::Granule { granule: listed.granule, source })?;
         let calls = (0..).zip(frames.of(task)).map(|(depth, &frame)| {
-            row_of(listed.space, &Call { frame, task, depth, exit: None, crossed: false })
+            row_of(listed.space, &Call { frame, task, depth, exit: None, crossed: false, inherited: false })
         });
         let mut calls: Vec<CallRow> = calls.collect();
         calls.reverse();
