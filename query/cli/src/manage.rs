@@ -16,18 +16,24 @@ use crate::{text, traces};
 /// Name of the index inside a recording's folder.
 const INDEX: &str = "index.db";
 
+/// When a recording started, in seconds since 1970, and when its last event was written.
+type Age = (u64, (i64, i64));
+
 /// `backstory ls`: one line per recording, the oldest first.
 pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
     let root = trace::root().class(Class::Input)?;
-    let mut rows: Vec<(u64, Value)> = trace::list(&root)
+    // Started in the same second, the one that ended first is taken for the older.
+    let ended =
+        |dir: &Path| std::fs::metadata(dir.join("events")).map_or((0, 0), |m| (m.mtime(), m.mtime_nsec()));
+    let mut rows: Vec<(Age, Value)> = trace::list(&root)
         .class(Class::System)?
         .iter()
         .map(|dir| match Trace::open(dir) {
-            Ok(trace) => (trace.header().started, describe(&trace)),
-            Err(error) => (0, json!({ "trace": name(dir), "error": error.to_string() })),
+            Ok(trace) => ((trace.header().started, ended(dir)), describe(&trace)),
+            Err(error) => ((0, ended(dir)), json!({ "trace": name(dir), "error": error.to_string() })),
         })
         .collect();
-    rows.sort_by_key(|(started, _)| *started);
+    rows.sort_by_key(|(age, _)| *age);
     let mut out = std::io::stdout().lock();
     if args.json {
         let rows: Vec<&Value> = rows.iter().map(|(_, row)| row).collect();
