@@ -5,5 +5,6 @@ mod clock;
 mod copies;
 mod debugging;
 mod faults;
+mod logging;
 mod oracle;
 mod written_code;

@@ -1,0 +1,96 @@
+//! The log of stores, carried out on a copy of the memory, gives the memory.
+
+use std::collections::BTreeMap;
+
+use backstory_engine::{Exit, Mode, Space};
+use guest::{GuestAddr, GuestMemory};
+use translate::BlockId;
+use translate::log::{BlockLog, Sink, walk};
+
+use crate::oracle::{Native, build};
+
+const PROGRAM: &str = r"
+.globl _start
+_start:
+    lea buffer(%rip), %rdi
+    mov $6000000, %ecx
+    mov $7, %al
+    rep stosb
+    lea buffer(%rip), %rsi
+    lea buffer+6500000(%rip), %rdi
+    mov $100000, %ecx
+    rep movsq
+    mov $500, %r8d
+1:  lea buffer(%rip), %rdi
+    mov %r8d, %eax
+    mov $3000, %ecx
+    rep stosw
+    push %r8
+    call 2f
+    pop %r9
+    dec %r8d
+    jnz 1b
+    mov $60, %eax
+    syscall
+2:  mov %rsp, buffer+8(%rip)
+    movups %xmm0, buffer+101(%rip)
+    lock cmpxchg %rdx, buffer+64(%rip)
+    ret
+.bss
+.balign 4096
+buffer: .skip 8000000
+";
+
+/// Memory as the log has it, and how many instructions it speaks of.
+#[derive(Default)]
+struct Copy {
+    bytes: BTreeMap<u64, u8>,
+    instructions: u64,
+}
+
+impl Sink for Copy {
+    fn block(&mut self, _: BlockId, _: u32, instructions: u32) {
+        self.instructions += u64::from(instructions);
+    }
+
+    fn store(&mut self, _: u32, addr: GuestAddr, bytes: &[u8]) {
+        self.bytes.extend((addr.0..).zip(bytes.iter().copied()));
+    }
+}
+
+fn drain(space: &mut Space, copy: &mut Copy) {
+    let blocks: Vec<BlockLog> =
+        space.blocks().iter().map(|block| BlockLog::from(&block.translated)).collect();
+    space.drain_log_with(|log| walk(log, &blocks, copy).unwrap());
+}
+
+#[test]
+fn the_log_is_what_was_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "log.s", PROGRAM, &["-static", "-nostdlib"]);
+    for (mode, budget) in [(Mode::Indexed, None), (Mode::IndexedExact, None), (Mode::Indexed, Some(37))] {
+        let mut space = Native::start(&program, &[]).image(mode);
+        let mut copy = Copy::default();
+        let mut full = 0;
+        loop {
+            match space.run(budget).unwrap() {
+                Exit::Syscall => break,
+                Exit::LogFull => {
+                    full += 1;
+                    drain(&mut space, &mut copy);
+                }
+                exit => assert_eq!(exit, Exit::Budget),
+            }
+        }
+        drain(&mut space, &mut copy);
+        assert!(full > 0);
+        assert_eq!(copy.instructions, space.retired(), "{mode:?}");
+        let start = *copy.bytes.keys().next().unwrap();
+        assert!(copy.bytes.len() > 6_800_000);
+        let mut memory = vec![0; 8_000_000];
+        space.read(GuestAddr(start), &mut memory[..7_300_000]).unwrap();
+        for (addr, byte) in copy.bytes.range(start..start + 7_300_000) {
+            assert_eq!(memory[(addr - start) as usize], *byte, "{addr:#x} in {mode:?}");
+        }
+    }
+}
