@@ -53,20 +53,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     let Ok(memory) = space.read_vec(GuestAddr(number * PAGE), PAGE as usize) else {
                         continue;
                     };
-                    for at in 0..PAGE as usize {
+                    for (at, &byte) in memory.iter().enumerate() {
                         if page.written[at] == 0 || page.written[at] <= mapping.from.0 && mapping.from.0 > 0 {
                             continue;
                         }
                         checked += 1;
-                        if page.bytes[at] != memory[at] {
+                        if page.bytes[at] != byte {
                             bad += 1;
                             if bad <= 5 {
                                 let addr = GuestAddr(number * PAGE + at as u64);
                                 let last = store.last_write(id, GuestRange::new(addr, 1), to)?;
-                                println!(
-                                    "{addr}: index {:#x}, memory {:#x}; {last:?}",
-                                    page.bytes[at], memory[at]
-                                );
+                                println!("{addr}: index {:#x}, memory {:#x}; {last:?}", page.bytes[at], byte);
                             }
                         }
                     }

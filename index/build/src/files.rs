@@ -221,8 +221,7 @@ impl Files {
 
     fn pair(&mut self, call: &Finished<'_>, name: &str, args: &[u64; 6]) {
         let Some(pair) = call.pair else { return };
-        let closes = (name == "pipe2" && args[1] & O_CLOEXEC != 0)
-            || (name == "socketpair" && args[1] & O_CLOEXEC != 0);
+        let closes = matches!(name, "pipe2" | "socketpair") && args[1] & O_CLOEXEC != 0;
         let path = self.fresh(if name == "socketpair" { "socket" } else { "pipe" });
         for fd in pair {
             self.put(call.task, fd, path.clone(), None, closes);

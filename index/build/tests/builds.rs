@@ -1,5 +1,7 @@
 //! One recording of a small process tree, indexed in several ways: all must say the same.
 
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};

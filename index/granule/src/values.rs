@@ -236,9 +236,11 @@ impl Plan {
 mod tests {
     use super::*;
 
+    type Series = fn(u64) -> u64;
+
     #[test]
     fn every_coding_gives_values_back() {
-        let series: [(usize, fn(u64) -> u64); 6] = [
+        let series: [(usize, Series); 6] = [
             (8, |n| 0x7fff_1234_5600 + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56)),
             (8, |n| n * 24 + 0x7fff_0000_0000),
             (4, |n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32),

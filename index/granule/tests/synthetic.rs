@@ -1,5 +1,7 @@
 //! Random granules beside the plain list of what they hold, and every question asked of both.
 
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
 use backstory_granule as granule;
 
 mod made;

@@ -9,9 +9,12 @@ use crate::calls::row_of;
 use crate::lookup::Listed;
 use crate::{CallRow, ExecutionRow, QueryError, Store};
 
+/// Where an instruction is: its granule, its tick and its task.
+type Located = (Listed, Arc<Granule>, u64, TaskId);
+
 impl Store {
-    /// The granule in which the instruction at `moment` retires, its tick and its task.
-    fn locate(&self, moment: Moment) -> Result<Option<(Listed, Arc<Granule>, u64, TaskId)>, QueryError> {
+    /// Where the instruction at `moment` retires.
+    fn locate(&self, moment: Moment) -> Result<Option<Located>, QueryError> {
         for listed in self.inner.directory.at(moment) {
             let granule = self.granule(listed.granule)?;
             let broken = |source| QueryError::Granule { granule: listed.granule, source };

@@ -1,6 +1,7 @@
 //! Writes, lazily and in order of moments.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use granule::{Granule, Origin, Write, WriteFilter};
@@ -133,8 +134,8 @@ impl Store {
         if let Some(addrs) = query.addrs {
             let mut writing = BTreeMap::new();
             for granule in &granules {
-                if !writing.contains_key(&granule.space) {
-                    writing.insert(granule.space, self.granules_writing(granule.space, addrs)?);
+                if let Entry::Vacant(entry) = writing.entry(granule.space) {
+                    entry.insert(self.granules_writing(granule.space, addrs)?);
                 }
             }
             granules.retain(|granule| {

@@ -1,8 +1,11 @@
 //! A synthetic run of several spaces and tasks, indexed, and every query asked of the index and of the plain list.
 
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
 use ::granule;
 
 #[path = "../../granule/tests/made/mod.rs"]
+#[expect(dead_code, reason = "whole granules are the codec's own test")]
 mod made;
 mod world;
 
@@ -50,7 +53,7 @@ fn check_writes(store: &Store, world: &World, query: &WriteQuery) {
 
 #[test]
 fn writes_agree_with_the_list() {
-    for seed in 0..12 {
+    for seed in 0..5 {
         let world = World::new(seed, 3000);
         let store = world.open();
         let mut random = made::Random::new(seed + 1000);
@@ -82,7 +85,7 @@ fn writes_agree_with_the_list() {
 #[test]
 fn the_last_write_is_the_last_one_across_forks() {
     let mut inherited = 0;
-    for seed in 0..12 {
+    for seed in 0..5 {
         let world = World::new(seed, 3000);
         let store = world.open();
         let mut random = made::Random::new(seed + 2000);
@@ -100,7 +103,7 @@ fn the_last_write_is_the_last_one_across_forks() {
             }
         }
     }
-    assert!(inherited > 20, "only {inherited} answers came from a parent");
+    assert!(inherited > 10, "only {inherited} answers came from a parent");
 }
 
 #[test]
@@ -124,7 +127,7 @@ fn a_narrow_question_decodes_few_granules() {
 
 #[test]
 fn executions_agree_with_the_list() {
-    for seed in 0..6 {
+    for seed in 0..3 {
         let world = World::new(seed, 3000);
         let store = world.open();
         let mut random = made::Random::new(seed + 3000);
@@ -181,12 +184,12 @@ fn key(row: &CallRow) -> TrueCall {
 
 #[test]
 fn calls_and_stacks_agree_with_the_list() {
-    for seed in 0..12 {
+    for seed in 0..5 {
         let world = World::new(seed, 4000);
         let store = world.open();
         let rows: Vec<_> =
             store.calls(&CallQuery::default()).unwrap().map(|row| key(&row.unwrap())).collect();
-        let expected: Vec<_> = world.calls.iter().copied().collect();
+        let expected: Vec<_> = world.calls.clone();
         assert_eq!(rows.len(), expected.len());
         for (row, truth) in rows.iter().zip(&expected) {
             assert_eq!(row, truth, "seed {seed}");
