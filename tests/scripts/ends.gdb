@@ -3,6 +3,7 @@
 when
 #! @0 of
 continue
+#! backstory: the process ends here, with exit status 3
 #> No more reverse-execution history
 #> _exit
 when
@@ -11,6 +12,7 @@ stepi
 #> No more reverse-execution history
 reverse-stepi
 reverse-continue
+#! backstory: the process begins here
 #> No more reverse-execution history
 #> _start
 reverse-stepi

@@ -33,6 +33,17 @@ impl Stretches {
     }
 }
 
+/// How a process leaves its address space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// It is still there when the recording ends.
+    Recording,
+    /// It exits or is killed.
+    Exit(Status),
+    /// It executes this program.
+    Exec(String),
+}
+
 /// One address space over time.
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -42,6 +53,8 @@ pub(crate) struct Life {
     tasks: BTreeMap<TaskId, Stretches>,
     /// Where its last task is about to leave it; the end of the recording if that is not in it.
     pub(crate) end: Position,
+    /// How it does.
+    pub(crate) ending: Ending,
     /// The program in it.
     pub(crate) program: Rc<ExecInfo>,
     /// The process that first lived in it.
@@ -112,7 +125,7 @@ impl Lives {
     fn follow(&mut self, population: &mut Population, event: &Event, at: Position) {
         match &event.fact {
             Fact::Exec(info) => {
-                self.leave(population, event.task, at);
+                self.leave(population, event.task, at, Ending::Exec(info.exe.clone()));
                 population.enter(event.task, event.space);
                 self.begin(event.space, Rc::new((**info).clone()), Tid(info.tid));
             }
@@ -144,7 +157,7 @@ impl Lives {
                     self.signal.get_or_insert(at);
                 }
                 self.end = at;
-                self.leave(population, event.task, at);
+                self.leave(population, event.task, at, Ending::Exit(*status));
             }
             _ => {}
         }
@@ -153,15 +166,17 @@ impl Lives {
     fn begin(&mut self, space: SpaceId, program: Rc<ExecInfo>, pid: Tid) {
         let end = Position { moment: Moment(u64::MAX), event: EventId(u64::MAX) };
         let (ran, tasks) = (Stretches::default(), BTreeMap::new());
-        let life = Life { ran, tasks, end, program, pid, signals: Vec::new() };
+        let ending = Ending::Recording;
+        let life = Life { ran, tasks, end, ending, program, pid, signals: Vec::new() };
         self.spaces.insert(space, life);
     }
 
-    fn leave(&mut self, population: &mut Population, task: TaskId, at: Position) {
+    fn leave(&mut self, population: &mut Population, task: TaskId, at: Position, ending: Ending) {
         if let Some(space) = population.leave(task)
             && let Some(life) = self.spaces.get_mut(&space)
         {
             life.end = at;
+            life.ending = ending;
         }
     }
 }

@@ -46,7 +46,12 @@ fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionErr
                 let motion = session.motion;
                 let halt = session.go(motion, &mut || stub.borrow_conn().interrupted());
                 match halt {
-                    Ok(halt) => stub.report_stop(session, reason(session, halt))?,
+                    Ok(halt) => {
+                        if let Some(remark) = session.remark(halt) {
+                            stub.borrow_conn().say(&remark);
+                        }
+                        stub.report_stop(session, reason(session, halt))?
+                    }
                     Err(error) => {
                         tracing::error!(error = %Chain(&error), "cannot go on");
                         stub.report_stop(session, signal(session, Signal::SIGABRT))?
@@ -154,6 +159,14 @@ impl Wire {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Has gdb print `text`: an `O` packet, which it takes while it waits for a stop.
+    fn say(&mut self, text: &str) {
+        let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let body = format!("O{hex}");
+        let sum = body.bytes().fold(0u8, u8::wrapping_add);
+        self.out.extend_from_slice(format!("${body}#{sum:02x}").as_bytes());
     }
 
     /// Whether gdb has interrupted, or gone, since it was asked last. Takes the interrupt.

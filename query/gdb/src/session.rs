@@ -3,11 +3,11 @@
 use gdbstub::common::Pid;
 use guest::{GuestAddr, GuestMemory, Moment, SpaceId, TaskId, Tid, When};
 use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineError, Watch};
-use trace::{ExecInfo, ReadError, Trace};
+use trace::{ExecInfo, ReadError, Status, Trace};
 
 use crate::arch::RegisterFile;
 use crate::files::Files;
-use crate::lives::{Life, Lives};
+use crate::lives::{Ending, Life, Lives};
 use crate::target::thread;
 
 /// Instructions run between two looks at whether gdb wants to interrupt.
@@ -159,6 +159,29 @@ impl Session {
                 memory.read(addr, &mut into[..there]).map_or(0, |()| there)
             }
         }
+    }
+
+    /// What a halt at an end means, in words.
+    pub(crate) fn remark(&self, halt: Halt) -> Option<String> {
+        let Halt::End = halt else {
+            return (halt == Halt::Start).then(|| "backstory: the process begins here\n".to_owned());
+        };
+        let life = self.life()?;
+        Some(match &life.ending {
+            Ending::Recording => "backstory: the recording ends here\n".to_owned(),
+            Ending::Exit(Status::Exited(code)) => {
+                format!("backstory: the process ends here, with exit status {code}\n")
+            }
+            Ending::Exit(Status::Killed(killed)) => {
+                format!("backstory: the process ends here, killed by signal {}\n", killed.signo)
+            }
+            Ending::Exec(exe) => {
+                format!(
+                    "backstory: the process executes {exe} here; `monitor goto {}` follows it\n",
+                    life.end.moment
+                )
+            }
+        })
     }
 
     /// The mappings of the process shown, a line each, as `/proc/PID/maps` has them but for the names.

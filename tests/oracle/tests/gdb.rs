@@ -68,7 +68,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    crash, ends, facts, forward, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse, signals,
+    crash, ends, exec, facts, forward, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse, signals,
     software_watch, watch, wide_watch,
 }
 
