@@ -90,8 +90,9 @@ impl Space {
                 let allotment = self.allot(left);
                 let next = self.run_blocks(allotment)?;
                 let left = end.map_or(u64::MAX, |end| end.saturating_sub(self.retired));
-                // Less is left than the next block has.
-                if matches!(next, Next::Replan) && (1..64).contains(&left) {
+                // Less is left than the next block has, and nothing is to be told where that begins.
+                let told = self.breakpoints.contains(&self.regs.pc());
+                if matches!(next, Next::Replan) && (1..64).contains(&left) && !told {
                     self.run_once(left)?
                 } else {
                     next
