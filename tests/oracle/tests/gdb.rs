@@ -68,8 +68,8 @@ macro_rules! scripts {
 }
 
 scripts! {
-    crash, ends, exec, facts, forward, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse, signals,
-    software_watch, watch, wide_watch,
+    crash, ends, exec, facts, forward, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse,
+    reverse_over_call, signals, software_watch, watch, wide_watch,
 }
 
 #[test]
