@@ -96,14 +96,21 @@ pub fn why(database: &Database, question: &Question) -> Result<Answer, WhyError>
             Ok(found) if best.as_ref().is_none_or(|best| found.rank() > best.rank()) => best = Some(found),
             Ok(_) => {}
             Err(error @ (WhyError::Resolve(_) | WhyError::Unmapped { .. })) => {
-                failure.get_or_insert(error);
+                // Later spaces are nearer to the moment.
+                failure = Some(error);
             }
             Err(error) => return Err(error),
         }
     }
     match best {
         Some(best) => answer(database, before, best),
-        None => Err(failure.unwrap_or(WhyError::Empty)),
+        None => Err(match failure {
+            // Spaces that are gone were looked at in their last moment: name the one asked for.
+            Some(WhyError::Unmapped { addr, .. }) => {
+                WhyError::Unmapped { addr, moment: before.min(database.store().end()?) }
+            }
+            other => other.unwrap_or(WhyError::Empty),
+        }),
     }
 }
 
