@@ -28,11 +28,13 @@ pub(crate) const LOG_LEN: usize = 0x0400_0000;
 /// Where random programs do not come by.
 pub(crate) const LAYOUT: Layout = Layout { page: 0x6FFF_0000, runtime: 0x6FFF_1000, table: 0x6FF0_0000 };
 
-/// Whether translated code may lie at an address.
+/// Whether translated code, or what it needs, may lie at an address.
 pub(crate) fn is_arena(at: u64) -> bool {
-    [LOW_HOT, LOW_COLD]
-        .iter()
-        .any(|&start| at.wrapping_add(64).wrapping_sub(start) < LOW_ARENA_LEN as u64 + 64)
+    let engine = u64::from(LAYOUT.table)..u64::from(LAYOUT.runtime) + RUNTIME_PAGE_SIZE as u64;
+    engine.contains(&at)
+        || [LOW_HOT, LOW_COLD]
+            .iter()
+            .any(|&start| at.wrapping_add(64).wrapping_sub(start) < LOW_ARENA_LEN as u64 + 64)
 }
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
