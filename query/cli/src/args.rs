@@ -158,9 +158,13 @@ pub(crate) struct Why {
     /// Number of bytes to explain [default: the variable's size, at most 8; for an address 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) size: Option<u32>,
-    /// Explain the value it had at this moment [default: @end]
+    /// Explain the value it had at this moment, in the process that ran then [default: @end]
     #[arg(long, value_name = "MOMENT")]
     pub(crate) at: Option<When>,
+    /// Look only in this address space, numbered as in the column `space` of the tables [default: the one that runs at the
+    /// moment given, else the one written last]
+    #[arg(long, value_name = "N")]
+    pub(crate) space: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

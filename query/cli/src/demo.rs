@@ -46,8 +46,8 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     say(&indexing::summary(&indexing::build_all(&trace, 0, false)?));
     let database = indexing::database(Some(&output))?;
     say(&format!("\n$ backstory why -t {shown} {address}"));
-    let answer = ask::ask(&database, &address, None, None)?;
-    say(answer.to_string().trim_end());
+    let answer = ask::ask(&database, &address, None, None, None)?;
+    say(&ask::hints_of(answer.to_string().trim_end(), &output));
     say(&format!("\nThe source is {}.", source().display()));
     if let Some(moment) = moment(&answer) {
         say(&format!(

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use guest::Moment;
+use guest::{Moment, SpaceId};
 use tables::Database;
 use why::{Answer, Question, WhyError};
 
@@ -15,25 +15,46 @@ use crate::{indexing, replay};
 pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
     let database = indexing::database(args.which.trace.as_deref())?;
     let at = args.at.map(|when| replay::resolve(database.trace(), when)).transpose()?;
-    let answer = ask(&database, &args.what, args.size, at)?;
+    let answer = ask(&database, &args.what, args.size, at, args.space.map(SpaceId))?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
     } else {
-        writeln!(out, "{}", answer.to_string().trim_end())?;
+        let text = answer.to_string();
+        match args.which.trace.as_deref() {
+            Some(trace) => writeln!(out, "{}", hints_of(text.trim_end(), trace))?,
+            None => writeln!(out, "{}", text.trim_end())?,
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks about `what`, before `at`.
+/// The answer with its hints naming the trace that was asked, not the latest.
+pub(crate) fn hints_of(text: &str, trace: &std::path::Path) -> String {
+    let trace = trace.display();
+    let mut named: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let hint = ["  go     backstory gdb ", "  next   backstory why "]
+            .into_iter()
+            .find(|hint| line.starts_with(hint));
+        named.push(match hint {
+            Some(hint) => format!("{hint}-t {trace} {}", &line[hint.len()..]),
+            None => line.to_owned(),
+        });
+    }
+    named.join("\n")
+}
+
+/// Asks about `what`, before `at`, in `space` if given.
 pub(crate) fn ask(
     database: &Database,
     what: &str,
     size: Option<u32>,
     at: Option<Moment>,
+    space: Option<SpaceId>,
 ) -> anyhow::Result<Answer> {
     let target = what.parse().map_err(anyhow::Error::from).class(Class::Input)?;
-    let question = Question { target, size: size.map(u64::from), at, space: None };
+    let question = Question { target, size: size.map(u64::from), at, space };
     let answer = ::why::why(database, &question);
     let class = match &answer {
         Err(WhyError::Query(_)) => Class::Trace,

@@ -89,6 +89,9 @@ pub fn why(database: &Database, question: &Question) -> Result<Answer, WhyError>
         return Err(WhyError::Size { size });
     }
     let before = moment(database, question)?;
+    if let Some(found) = running_then(database, question, before)? {
+        return answer(database, before, found);
+    }
     let mut best: Option<Candidate> = None;
     let mut failure: Option<WhyError> = None;
     for space in spaces(database, question, before)? {
@@ -111,6 +114,23 @@ pub fn why(database: &Database, question: &Question) -> Result<Answer, WhyError>
             }
             other => other.unwrap_or(WhyError::Empty),
         }),
+    }
+}
+
+/// What the space that runs at the moment asked for says, where it knows the target: the same address means other things
+/// in other processes.
+fn running_then(
+    database: &Database,
+    question: &Question,
+    before: Moment,
+) -> Result<Option<Candidate>, WhyError> {
+    let (None, Some(at)) = (question.space, question.at) else { return Ok(None) };
+    let Some(space) = database.store().space_at(at)? else { return Ok(None) };
+    match candidate(database, question, space, before) {
+        Ok(Candidate { found: Found::Unmapped, .. }) => Ok(None),
+        Ok(found) => Ok(Some(found)),
+        Err(WhyError::Resolve(_) | WhyError::Unmapped { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -33,8 +33,10 @@ impl Timer {
         timer.set(libc::SIGINT, libc::SIG_IGN)?;
         timer.set(libc::SIGQUIT, libc::SIG_IGN)?;
         timer.set(libc::SIGALRM, on_tick as extern "C" fn(i32) as usize)?;
-        timer.set(libc::SIGTERM, on_stop as extern "C" fn(i32) as usize)?;
-        timer.set(libc::SIGHUP, on_stop as extern "C" fn(i32) as usize)?;
+        for signal in [libc::SIGTERM, libc::SIGHUP] {
+            timer.set(signal, on_stop as extern "C" fn(i32) as usize)?;
+            timer.keep_ignored(signal)?;
+        }
         interval(TICK_MS)?;
         Ok(timer)
     }
@@ -54,6 +56,13 @@ impl Timer {
         for signal in [libc::SIGINT, libc::SIGQUIT] {
             let _ = self.set(signal, on_stop as extern "C" fn(i32) as usize);
         }
+    }
+
+    /// Ignores a signal that was ignored when this program began, as `nohup` has it.
+    fn keep_ignored(&mut self, signal: i32) -> io::Result<()> {
+        let ignored =
+            self.saved.iter().any(|(saved, old)| *saved == signal && old.sa_sigaction == libc::SIG_IGN);
+        if ignored { self.set(signal, libc::SIG_IGN) } else { Ok(()) }
     }
 
     fn set(&mut self, signal: i32, handler: usize) -> io::Result<()> {

@@ -44,8 +44,9 @@ impl Replay {
     }
 }
 
-/// Whether the trace lies where this user may not write, or nobody.
+/// Whether the trace lies where this user, or nobody, can write: the replay itself needs no room.
 fn is_forbidden(error: &TicksError) -> bool {
-    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    matches!(error, TicksError::Io { source, .. } if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem))
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let TicksError::Io { source, .. } = error else { return false };
+    matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem | StorageFull | QuotaExceeded)
 }

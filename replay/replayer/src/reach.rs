@@ -76,7 +76,11 @@ impl Replay {
                     }
                 }
                 _ => {
-                    self.cursor.flags_exact = !matches!(&exit, Exit::Fault(fault) if !fault.flags_exact);
+                    self.cursor.flags_exact = match &exit {
+                        Exit::Fault(fault) => fault.flags_exact,
+                        Exit::Unsupported { .. } => false,
+                        _ => true,
+                    };
                     self.judge(task, stop, exit)?;
                     return Ok(Reach::Stop);
                 }
@@ -99,17 +103,23 @@ impl Replay {
         let what = match (stop, exit) {
             (Stop::Syscall, Exit::Syscall) | (Stop::Fault, Exit::Fault(_)) => return Ok(()),
             (Stop::Instruction(want), Exit::Instruction(kind)) if trapped(kind) == want => return Ok(()),
+            // An instruction that the translator refuses, but that only ever faulted: the fault is recorded.
+            (Stop::Fault, Exit::Unsupported { pc, .. }) if Some(pc) == self.expected_pc() => return Ok(()),
             (_, Exit::Unsupported { pc, name }) => {
                 return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });
             }
             (_, Exit::Instruction(kind)) => Difference::NotRecorded { name: name(kind), pc: actual_pc },
             (expected, actual) => {
-                let expected_pc =
-                    self.cursor.next.as_ref().map_or(GuestAddr(0), |(_, event)| event.before.pc());
+                let expected_pc = self.expected_pc().unwrap_or_default();
                 Difference::Stop { expected, expected_pc, actual, actual_pc }
             }
         };
         Err(self.diverged(what))
+    }
+
+    /// Where the next event's stop lies.
+    fn expected_pc(&self) -> Option<GuestAddr> {
+        self.cursor.next.as_ref().map(|(_, event)| event.before.pc())
     }
 
     pub(crate) fn diverged(&self, what: Difference) -> ReplayError {

@@ -116,6 +116,31 @@ fn bad_byte_hop_by_hop() {
     names(&input, &["read", "/tmp/story", &story.line("READ")]);
 }
 
+/// Parent, child and grandchild write the same address: each moment is answered by the process that ran then.
+#[test]
+fn one_address_in_three_processes() {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = programs::build("same_address", scratch.path());
+    let trace = scratch.path().join("trace");
+    let output = String::from_utf8(record(&trace, &[program]).stdout).unwrap();
+    assert!(output.ends_with("ok\n"), "{output}");
+    let story = Story { source: PathBuf::new(), trace, output, _scratch: scratch };
+    let addr = story.printed("ADDR");
+    let rows = story.query(&format!(
+        "SELECT moment, value, task FROM writes WHERE addr = {addr} AND pc > 0 ORDER BY moment"
+    ));
+    let mut asked = Vec::new();
+    for row in rows.lines().skip(1) {
+        let fields: Vec<u64> = row.split(',').map(|field| field.trim_matches('"').parse().unwrap()).collect();
+        let answer = story.why(&[&addr, "--size", "4", "--at", &format!("@{}", fields[0] + 1)]);
+        assert_eq!(answer["moment"].as_u64(), Some(fields[0]), "{row}: {answer:#}");
+        assert_eq!(answer["task"].as_u64(), Some(fields[2]), "{row}: {answer:#}");
+        asked.push(fields[2]);
+    }
+    asked.dedup();
+    assert!(asked.len() >= 3, "writes by three tasks: {rows}");
+}
+
 #[test]
 fn never_written() {
     let story = recorded("reused_block.c");
