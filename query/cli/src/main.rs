@@ -28,6 +28,7 @@ mod text;
 mod traces;
 mod why;
 
+use std::io::IsTerminal;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -42,7 +43,12 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let filter = EnvFilter::try_from_env("BACKSTORY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
     signals::restore_for(&cli.command);
     run(cli.command).unwrap_or_else(|error| exit::report(&error))
 }
