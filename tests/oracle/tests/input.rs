@@ -48,13 +48,9 @@ fn commands_that_cannot_run() {
 fn foreign_executables() {
     let scratch = tempfile::tempdir().unwrap();
     let native = fs::read("/bin/true").unwrap();
-    let kinds: [(&str, &[(usize, u8)], &str); 2] =
-        [("arm", &[(18, 183)], "x86-64"), ("i386", &[(4, 1), (18, 3)], "32-bit")];
-    for (name, changes, word) in kinds {
+    for (name, class, machine, word) in [("arm", 2, 183u8, "x86-64"), ("i386", 1, 3, "32-bit")] {
         let mut elf = native.clone();
-        for &(at, value) in changes {
-            elf[at] = value;
-        }
+        (elf[4], elf[18]) = (class, machine);
         let path = scratch.path().join(name);
         fs::write(&path, &elf).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
