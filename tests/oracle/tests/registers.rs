@@ -61,7 +61,7 @@ fn writable(stub: &Stub) -> Vec<GuestRange> {
         let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
         let ours = start < abi::PAGE + 2 * abi::PAGE_LEN;
         (words.next()?.starts_with("rw") && !ours)
-            .then(|| GuestRange { start: GuestAddr(start), end: GuestAddr(end) })
+            .then_some(GuestRange { start: GuestAddr(start), end: GuestAddr(end) })
     };
     maps.lines().filter_map(parse).collect()
 }
