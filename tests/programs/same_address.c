@@ -1,3 +1,4 @@
+// BUILD: -no-pie
 // Parent, child and grandchild write their own values to one address.
 #include <stdio.h>
 #include <stdlib.h>
