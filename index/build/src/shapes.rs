@@ -48,7 +48,7 @@ pub(crate) fn of_path(block: &Block, number: usize) -> Option<BlockShape> {
 
 /// The shape of the first `instructions` of a block that a fault ended there, and the bytes of its record.
 pub(crate) fn of_part(block: &Block, log: &BlockLog, instructions: u32) -> (Option<BlockShape>, u32) {
-    let (slots, bytes) = part(log, instructions);
+    let (slots, bytes) = log.part(instructions);
     // A string store that was interrupted has not retired but has stored: its instruction counts as executed by the
     // record that will complete it, the store here cannot be told from it. It belongs to a block of one instruction.
     if instructions == 0 {
@@ -64,31 +64,6 @@ pub(crate) fn of_part(block: &Block, log: &BlockLog, instructions: u32) -> (Opti
         end: BlockEnd::Fall,
     };
     (Some(shape), bytes)
-}
-
-/// The slots of the first `instructions` and how many bytes of a record hold them: what `translate::log` writes for a
-/// block that a fault ended.
-fn part(log: &BlockLog, instructions: u32) -> (&[Slot], u32) {
-    let count = log.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk());
-    let all = log.paths.first().map_or(0, |path| path.log_bytes);
-    let bytes = log.slots.get(count).and_then(first_byte).unwrap_or(all);
-    (&log.slots[..count], bytes)
-}
-
-fn first_byte(slot: &Slot) -> Option<u32> {
-    let address = match slot.address {
-        Address::Logged { at } => Some(at),
-        _ => None,
-    };
-    let contents = match slot.contents {
-        Contents::Logged { at } => Some(at),
-        _ => None,
-    };
-    let condition = match slot.condition {
-        Condition::Logged { at } | Condition::Mask { at, .. } => Some(at),
-        Condition::Always => None,
-    };
-    [address, contents, condition].into_iter().flatten().min()
 }
 
 /// Lengths of the first `count` instructions, where the last one ends at `after` if that is known.
