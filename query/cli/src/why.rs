@@ -9,7 +9,7 @@ use why::{Answer, Question, WhyError};
 
 use crate::args;
 use crate::exit::{Class, Classify};
-use crate::{indexing, replay};
+use crate::{indexing, replay, text};
 
 /// `backstory why`
 pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
@@ -20,20 +20,20 @@ pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
     } else {
-        let text = answer.to_string();
+        let shown = answer.to_string();
         match args.which.trace.as_deref() {
-            Some(trace) => writeln!(out, "{}", hints_of(text.trim_end(), trace))?,
-            None => writeln!(out, "{}", text.trim_end())?,
+            Some(trace) => writeln!(out, "{}", hints_of(shown.trim_end(), trace))?,
+            None => writeln!(out, "{}", shown.trim_end())?,
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The answer with its hints naming the trace that was asked, not the latest.
-pub(crate) fn hints_of(text: &str, trace: &std::path::Path) -> String {
-    let trace = trace.display();
+pub(crate) fn hints_of(answer: &str, trace: &std::path::Path) -> String {
+    let trace = text::quoted(&trace.display().to_string());
     let mut named: Vec<String> = Vec::new();
-    for line in text.lines() {
+    for line in answer.lines() {
         let hint = ["  go     backstory gdb ", "  next   backstory why "]
             .into_iter()
             .find(|hint| line.starts_with(hint));
