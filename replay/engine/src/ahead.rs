@@ -193,6 +193,7 @@ impl Space {
                 id: self.code.next_id(),
                 limit,
                 breakpoints: if mode.exact() { &self.breakpoints } else { &self.no_breakpoints },
+                search: self.searched(),
                 self_check,
                 layout: &self.low.layout(mode),
                 xsave_size: self.xsave_size,

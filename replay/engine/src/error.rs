@@ -129,6 +129,12 @@ pub enum RunError {
     /// Indexed mode was asked of a space without a log.
     #[error("indexed mode needs a log")]
     NoLog,
+    /// More words to search for than [`Search::MAX_WORDS`](crate::Search::MAX_WORDS).
+    #[error("{count} words to search for, more than {}", crate::Search::MAX_WORDS)]
+    TooManyWords {
+        /// How many.
+        count: usize,
+    },
     /// More watched bytes than the debug registers can cover.
     #[error("more watchpoints than the CPU has debug registers")]
     TooManyWatches,

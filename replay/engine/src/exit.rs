@@ -42,6 +42,10 @@ pub enum Exit {
     Budget,
     /// The next instruction has a breakpoint (never reported for the instruction a `run` begins at).
     Breakpoint,
+    /// The next instruction is at the searched state's pc, and its general registers, flags and words are what they are now. All
+    /// registers and flags are exact. Never reported for the instruction a `run` begins at; told before anything else about its
+    /// instruction, but after the end of the budget and after a watchpoint touched by the one before.
+    Candidate,
     /// An instruction touched watched bytes; it has been retired.
     Watchpoint {
         /// The start of the watched range, as it was given.

@@ -37,6 +37,10 @@ impl Space {
             return self.watch_trap(regs);
         }
         let at = CacheAddr(regs.rip);
+        if (self.comparison.start..self.comparison.end).contains(&at) {
+            // A searched word that is not there now: whether it is the one is found out from here.
+            return self.go_on(&Registers { rip: self.comparison.fault.0, ..*regs });
+        }
         let found = self.code.block_at(at).map(Rc::clone);
         let found = found.and_then(|block| block.mark_at(at).map(|mark| (block, mark)));
         let Some((block, mark)) = found else {
@@ -44,6 +48,7 @@ impl Space {
         };
         self.restore(regs, &mark);
         self.log_partial(&block, &mark);
+        self.was_compared();
         if signo == libc::SIGSEGV && self.written(GuestAddr(info.addr))? {
             return Ok(Next::Single);
         }
@@ -184,7 +189,7 @@ fn is_prefix(byte: u8) -> bool {
 }
 
 /// A general register by its number in x86 encoding.
-fn general(regs: &mut Registers, number: u8) -> &mut u64 {
+pub(crate) fn general(regs: &mut Registers, number: u8) -> &mut u64 {
     match number & 15 {
         0 => &mut regs.rax,
         1 => &mut regs.rcx,

@@ -5,7 +5,8 @@
 //! running stopped.
 //!
 //! - `config`, `exit`, `error`, `mapping`: what callers say and are told
-//! - `space`: `Space`, the public face: making, copying, registers; `memory`, `run`, `debug`, `logging` are its other parts
+//! - `space`: `Space`, the public face: making, copying, registers; `memory`, `run`, `search`, `debug`, `logging` are
+//!   its other parts
 //! - `host`, `stub`: the process from outside, and the program it starts as
 //! - `place`, `family`, `areas`: where things lie, what is shared between processes, what the guest has mapped
 //! - `block`, `table`, `arena`, `patch`: translated blocks, how they are found and linked, where their code lies
@@ -29,6 +30,7 @@ mod memory;
 mod patch;
 mod place;
 mod run;
+mod search;
 mod selfmod;
 mod source;
 mod space;
@@ -41,5 +43,6 @@ pub use error::{ForkError, HostError, MapError, NewError, RunError, WriteError};
 pub use exit::{Exit, Fault, Trapped};
 pub use mapping::{MapRequest, MapSource, Mapping};
 pub use run::Counters;
+pub use search::Search;
 pub use space::{Group, Sharing, Space};
 pub use translate::Mode;

@@ -39,6 +39,8 @@ pub(crate) enum Next {
     Replan,
     /// Exactly one instruction at the guest's rip by itself, then anew.
     Single,
+    /// The state may be the searched one; if not, as `Single`.
+    Candidate,
     /// Nowhere: tell the caller.
     Return(Exit),
 }
@@ -72,7 +74,8 @@ impl Space {
     pub fn run(&mut self, budget: Option<u64>) -> Result<Exit, RunError> {
         let end = budget.map(|budget| self.retired.saturating_add(budget));
         self.arm_watchpoints()?;
-        let mut single = self.breakpoints.contains(&self.regs.pc());
+        let mut single = self.breakpoints.contains(&self.regs.pc()) || self.is_at_search();
+        self.begin_search();
         loop {
             let left = end.map_or(u64::MAX, |end| end.saturating_sub(self.retired));
             if left == 0 {
@@ -91,7 +94,7 @@ impl Space {
                 let next = self.run_blocks(allotment)?;
                 let left = end.map_or(u64::MAX, |end| end.saturating_sub(self.retired));
                 // Less is left than the next block has, and nothing is to be told where that begins.
-                let told = self.breakpoints.contains(&self.regs.pc());
+                let told = self.breakpoints.contains(&self.regs.pc()) || self.is_uncompared();
                 if matches!(next, Next::Replan) && (1..64).contains(&left) && !told {
                     self.run_once(left)?
                 } else {
@@ -100,10 +103,19 @@ impl Space {
             };
             match next {
                 Next::At(_) | Next::Replan => {}
-                Next::Single => single = true,
-                Next::Return(exit) => return Ok(exit),
+                Next::Single | Next::Candidate => single = true,
+                Next::Return(exit) => {
+                    let hides = !matches!(exit, Exit::Watchpoint { .. }) && self.is_new_candidate();
+                    return Ok(if hides { Exit::Candidate } else { exit });
+                }
             }
-            if !single && self.breakpoints.contains(&self.regs.pc()) && end != Some(self.retired) {
+            if end == Some(self.retired) {
+                continue;
+            }
+            if self.is_new_candidate() {
+                return Ok(Exit::Candidate);
+            }
+            if !single && self.breakpoints.contains(&self.regs.pc()) {
                 return Ok(Exit::Breakpoint);
             }
         }
@@ -183,7 +195,7 @@ impl Space {
         let exact = block.mode.exact();
         let page = self.slot.page();
         self.log_next = if self.log_at == 0 { 0 } else { page.log_next.max(self.log_next) };
-        let flags_read = matches!(next, Next::Return(Exit::Syscall));
+        let flags_read = matches!(next, Next::Return(Exit::Syscall) | Next::Candidate);
         self.flags_known = flags_read || (exact && page.flags_defined != 0);
         Ok(next)
     }
@@ -235,7 +247,17 @@ impl Space {
                 self.counters.unlinked += 1;
                 Next::At(false)
             }
-            ExitKind::Budget => Next::Replan,
+            ExitKind::Budget => {
+                // In an exact mode the flags are still what they were, and comparing once more does no harm.
+                if !block.mode.exact() {
+                    self.was_compared();
+                }
+                Next::Replan
+            }
+            ExitKind::Candidate { unretired } => {
+                self.count(self.slot.page().counter + i64::from(unretired));
+                Next::Candidate
+            }
             ExitKind::Breakpoint => Next::Return(Exit::Breakpoint),
             ExitKind::Syscall => Next::Return(Exit::Syscall),
             ExitKind::Special(special) => Next::Return(special_exit(special, self.regs.pc())),

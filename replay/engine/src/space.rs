@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE, Registers, XState};
-use translate::{CacheAddr, Mode, build_runtime};
+use translate::{CacheAddr, Comparison, Mode, build_runtime};
 
 use crate::areas::{Area, Areas};
 use crate::debug::Watched;
@@ -16,6 +16,7 @@ use crate::memory::host_prot;
 use crate::patch::Patches;
 use crate::place::{Low, MODES, Places};
 use crate::run::Counters;
+use crate::search::Searching;
 use crate::selfmod::Disturbed;
 use crate::source::CodeReader;
 use crate::table::{Code, Tables};
@@ -57,6 +58,8 @@ pub struct Space {
     pub(crate) breakpoints: BTreeSet<GuestAddr>,
     pub(crate) no_breakpoints: BTreeSet<GuestAddr>,
     pub(crate) watchpoints: Watched,
+    pub(crate) searching: Option<Searching>,
+    pub(crate) comparison: Comparison,
     pub(crate) mode: Mode,
     /// The guest's registers while nothing runs.
     pub(crate) regs: Registers,
@@ -145,6 +148,8 @@ impl Space {
             breakpoints: BTreeSet::new(),
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
+            searching: None,
+            comparison: runtime.comparison,
             mode: config.mode,
             regs,
             flags_known: true,
@@ -176,8 +181,8 @@ impl Space {
         Ok(())
     }
 
-    /// A copy of everything: memory, registers, translated code, the retired count. Breakpoints, watchpoints and what
-    /// is in the log are not copied.
+    /// A copy of everything: memory, registers, translated code, the retired count. Breakpoints, watchpoints, the
+    /// search and what is in the log are not copied.
     ///
     /// # Errors
     ///
@@ -223,6 +228,8 @@ impl Space {
             breakpoints: BTreeSet::new(),
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
+            searching: None,
+            comparison: self.comparison,
             mode: self.mode,
             regs: self.regs,
             flags_known: self.flags_known,
@@ -237,6 +244,7 @@ impl Space {
         };
         copy.map_slot()?;
         copy.drop_breakpoint_blocks(&self.breakpoints);
+        copy.drop_search_blocks(self.searched());
         Ok(copy)
     }
 

@@ -159,6 +159,13 @@ pub enum ExitKind {
     /// [`log::bulk_record`](crate::log::bulk_record) with [`bulk_start`](crate::EnginePage::bulk_start), and go on at
     /// `pc`.
     LogBulk,
+    /// The registers, the arithmetic flags and the words that [`EnginePage::search`](crate::EnginePage::search) holds are those of the
+    /// guest before the instruction at `pc`, which is [`Request::search`](crate::Request::search). Flags are exact. Add `unretired`
+    /// to the counter.
+    Candidate {
+        /// As [`Mark::unretired`].
+        unretired: i32,
+    },
     /// An instruction has just stored an x87 state image (`fnstenv`, `fnsave`, `fxsave`, `xsave`...) at
     /// [`bulk_start`](crate::EnginePage::bulk_start), and retired. Where the instruction pointer in it, at the given
     /// offset, is a cache address (`mark_at`), replace it by the guest's; in logging modes then drain the log and

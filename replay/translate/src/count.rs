@@ -238,7 +238,11 @@ impl Generator<'_> {
 /// Whether the guest cannot see the arithmetic flags that are there before step `from`.
 fn flags_are_dead(request: &Request<'_>, plan: &Plan, from: usize, seen: &mut Vec<GuestRange>) -> bool {
     let mut live = flags::ARITHMETIC;
-    for step in &plan.steps[from..] {
+    for (ahead, step) in plan.steps[from..].iter().enumerate() {
+        // A comparison comes before any counting at its instruction.
+        if ahead > 0 && request.search == Some(step.pc) {
+            return false;
+        }
         let effect = flags::effect(&step.instr);
         if effect.reads & live != 0 {
             return false;

@@ -33,6 +33,7 @@ pub fn translate(request: &Request<'_>) -> Result<Translated, Refusal> {
     if request.self_check {
         gen_.check_sources(&plan);
     }
+    gen_.compare(&plan, 0);
     gen_.count(&plan);
     for (position, step) in plan.steps.iter().enumerate() {
         gen_.step(&plan, position, step);
@@ -239,6 +240,9 @@ impl<'a> Generator<'a> {
 
     fn step(&mut self, plan: &Plan, position: usize, step: &Step) {
         self.mark(step.pc);
+        if position > 0 {
+            self.compare(plan, position);
+        }
         self.count_before(position);
         self.mark(step.pc);
         let last = position + 1 == plan.steps.len();

@@ -50,6 +50,56 @@ pub const fn lookup_slot(pc: GuestAddr) -> usize {
     (pc.0 & (LOOKUP_TABLE_SLOTS as u64 - 1)) as usize
 }
 
+/// Words of memory that are compared at a searched instruction.
+pub const SEARCH_WORDS: usize = 16;
+
+/// What is compared, without leaving the cache, before an instruction that blocks were told to search at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct SearchPage {
+    /// The general registers' values, by their numbers in x86 encoding.
+    pub registers: [u64; 16],
+    /// The same, negated.
+    pub negated: [u64; 16],
+    /// The arithmetic flags as `lahf; seto al` leaves them in ax: see [`SearchPage::flags`].
+    pub flags: u64,
+    /// Addresses of words; the first 0 ends them.
+    pub addresses: [u64; SEARCH_WORDS],
+    /// Their values.
+    pub words: [u64; SEARCH_WORDS],
+    /// Where the guest goes on when something differs.
+    pub(crate) resume: u64,
+    /// Where all being equal is told.
+    pub(crate) found: u64,
+}
+
+impl SearchPage {
+    /// Nothing to compare yet.
+    pub const fn new() -> Self {
+        Self {
+            registers: [0; 16],
+            negated: [0; 16],
+            flags: 0,
+            addresses: [0; SEARCH_WORDS],
+            words: [0; SEARCH_WORDS],
+            resume: 0,
+            found: 0,
+        }
+    }
+
+    /// The form of `eflags` that is compared: CF, PF, AF, ZF, SF and OF.
+    pub const fn flags(eflags: u64) -> u64 {
+        const OVERFLOW: u64 = 1 << 11;
+        (eflags & 0xD5 | 2) << 8 | (eflags & OVERFLOW) >> 11
+    }
+}
+
+impl Default for SearchPage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Where things lie. All three are page aligned and end below 2 GiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -110,6 +160,8 @@ pub struct EnginePage {
     pub gs_base: u64,
     /// Private to the common stubs.
     pub scratch: [u64; 16],
+    /// What is compared at a searched instruction.
+    pub search: SearchPage,
 }
 
 const _: () = assert!(size_of::<EnginePage>() <= ENGINE_PAGE_SIZE);
@@ -133,6 +185,7 @@ impl EnginePage {
             fs_base: 0,
             gs_base: 0,
             scratch: [0; 16],
+            search: SearchPage::new(),
         }
     }
 }

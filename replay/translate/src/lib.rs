@@ -13,6 +13,7 @@
 //! - `stores`: what an instruction stores
 //! - `emit`: a small assembler
 //! - `generate`: from a plan to code; `count`, `branch` and `observe` are its parts
+//! - `search`: comparing the guest's state with one that is looked for
 //! - `log`: what observed code writes, and a walker over it
 //! - `refusal`: what cannot be translated, by name
 //!
@@ -33,6 +34,7 @@ mod plan;
 mod refusal;
 mod request;
 mod runtime;
+mod search;
 mod stores;
 
 pub use block::{
@@ -43,8 +45,9 @@ pub use class::{Class, classify};
 pub use generate::translate;
 pub use layout::{
     CacheAddr, DEFAULT_LAYOUT, ENGINE_PAGE_SIZE, EXIT_SYSCALL, EnginePage, LOOKUP_TABLE_BYTES,
-    LOOKUP_TABLE_SLOTS, Layout, MAX_BUDGET, RUNTIME_BLOCK, RUNTIME_PAGE_SIZE, lookup_slot,
+    LOOKUP_TABLE_SLOTS, Layout, MAX_BUDGET, RUNTIME_BLOCK, RUNTIME_PAGE_SIZE, SEARCH_WORDS, SearchPage,
+    lookup_slot,
 };
 pub use refusal::Refusal;
 pub use request::{Bytes, Mode, Request, Source};
-pub use runtime::{Runtime, RuntimeExit, build_runtime};
+pub use runtime::{Comparison, Runtime, RuntimeExit, build_runtime};

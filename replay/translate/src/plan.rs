@@ -159,6 +159,10 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
         if !steps.is_empty() && request.breakpoints.contains(&pc) {
             break End::Exit(ExitKind::Breakpoint, pc);
         }
+        // A log's blocks compare where they begin only.
+        if !steps.is_empty() && request.mode.logs() && request.search == Some(pc) {
+            break End::Fall(pc);
+        }
         match reader.look(pc, &mut steps) {
             Found::Stop(kind, len) => {
                 see(&mut sources, pc, len);
@@ -227,7 +231,8 @@ fn go_on(request: &Request<'_>, step: &Step, count: usize, sides: usize) -> Opti
         _ => return None,
     };
     let is_known = !request.code.bytes(to).is_empty();
-    (is_known && !request.breakpoints.contains(&to)).then_some((through, to))
+    let ends = request.breakpoints.contains(&to) || (request.mode.logs() && request.search == Some(to));
+    (is_known && !ends).then_some((through, to))
 }
 
 /// Whether a step cannot follow others in a block of this mode.

@@ -81,6 +81,11 @@ pub struct Request<'a> {
     /// Addresses that no block runs through or links to: [`ExitKind::Breakpoint`](crate::ExitKind::Breakpoint). Do
     /// not enter them in the lookup table either.
     pub breakpoints: &'a BTreeSet<GuestAddr>,
+    /// An instruction before which the block compares the guest's state with what the engine page holds
+    /// ([`EnginePage::search`](crate::EnginePage::search)), and leaves with
+    /// [`ExitKind::Candidate`](crate::ExitKind::Candidate) when the two may be equal. Not before the first instruction of a block
+    /// with a limit, nor before one that the block only exits at.
+    pub search: Option<GuestAddr>,
     /// Have the block compare its source bytes with what they are now, each time it is entered, and leave with
     /// [`ExitKind::Stale`](crate::ExitKind::Stale) when they differ. For pages that are both written and run.
     pub self_check: bool,

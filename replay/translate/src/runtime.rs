@@ -6,6 +6,7 @@ use crate::emit::{Asm, Mem, R11, RAX, RCX, RDI, RDX, RSI};
 use crate::generate::field;
 use crate::layout::{CacheAddr, EXIT_SYSCALL, EnginePage, Layout, RUNTIME_BLOCK, RUNTIME_PAGE_SIZE};
 use crate::refusal::Refusal;
+use crate::search;
 
 /// The common stubs for one layout. Place `code` at [`Layout::runtime`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +20,19 @@ pub struct Runtime {
     /// The address of the `syscall` instruction of [`Runtime::exit`] and that of [`Runtime::miss`]: rip at a seccomp
     /// stop is 2 more.
     pub syscalls: [CacheAddr; 2],
+    /// Where words of memory are compared.
+    pub comparison: Comparison,
+}
+
+/// The common stub that compares the guest's memory with [`EnginePage::search`](crate::EnginePage::search). What it reads may be gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Comparison {
+    /// Where the code begins that may fault.
+    pub start: CacheAddr,
+    /// Where it ends.
+    pub end: CacheAddr,
+    /// Where to go on after a fault, all registers as they are: leaves with [`ExitKind::Candidate`](crate::ExitKind::Candidate).
+    pub fault: CacheAddr,
 }
 
 /// Exits of the common stubs, in [`exit_index`](crate::EnginePage::exit_index) when `exit_block` is
@@ -39,12 +53,13 @@ pub(crate) enum Stub {
     Exit = 0,
     Miss = 1,
     Bulk = 2,
+    Search = 3,
 }
 
 impl Stub {
     /// Where it lies from the start of the page on.
     const fn offset(self) -> usize {
-        [64, 128, 192][self as usize]
+        [64, 128, 192, LOW_BITS + 256][self as usize]
     }
 
     fn address(self, layout: &Layout) -> CacheAddr {
@@ -80,7 +95,7 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
         }
     }
     let mut asm = Asm::new(CacheAddr(u64::from(layout.runtime)));
-    for stub in [Stub::Exit, Stub::Miss, Stub::Bulk] {
+    for stub in [Stub::Exit, Stub::Miss, Stub::Bulk, Stub::Search] {
         asm.raw(&stub.address(layout).0.to_le_bytes());
     }
     pad(&mut asm, Stub::Exit.offset());
@@ -93,12 +108,14 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
     for byte in 0..=u8::MAX {
         asm.raw(&[byte & 1]);
     }
+    let comparison = search::stub(layout, &mut asm);
     debug_assert!(asm.bytes.len() <= RUNTIME_PAGE_SIZE);
     Ok(Runtime {
         code: asm.bytes,
         miss: Stub::Miss.address(layout),
         exit: Stub::Exit.address(layout),
         syscalls: [exit_syscall, miss_syscall],
+        comparison,
     })
 }
 
@@ -115,7 +132,7 @@ fn pad(asm: &mut Asm, to: usize) {
     asm.bytes.resize(to, 0xCC);
 }
 
-fn spill_slot(layout: &Layout, register: u8) -> Mem {
+pub(crate) fn spill_slot(layout: &Layout, register: u8) -> Mem {
     field(layout, offset_of!(EnginePage, spill) + 8 * register as usize)
 }
 

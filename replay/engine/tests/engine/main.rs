@@ -7,4 +7,5 @@ mod debugging;
 mod faults;
 mod logging;
 mod oracle;
+mod searching;
 mod written_code;

@@ -111,6 +111,7 @@ impl<'a> Cache<'a> {
             id: BlockId(self.blocks.len() as u32),
             limit,
             breakpoints: &BTreeSet::new(),
+            search: None,
             self_check: self.self_check,
             layout: &LAYOUT,
             xsave_size: self.world.xstate().len() as u32,
@@ -300,6 +301,7 @@ impl<'a> Cache<'a> {
             }
             ExitKind::Raises(Signal::Trap) => Some((Outcome::Stopped, Flags::Exact)),
             ExitKind::Raises(Signal::Illegal) => Some((Outcome::Fault(libc::SIGILL), Flags::Exact)),
+            ExitKind::Candidate { .. } => unreachable!("nothing is searched"),
             ExitKind::Stale => {
                 self.forget(exit.pc.0);
                 None

@@ -29,6 +29,7 @@ fn block(code: &[u8], mode: Mode, limit: u32, breakpoints: &[u64]) -> Result<Tra
         id: BlockId(7),
         limit: NonZeroU32::new(limit),
         breakpoints: &breakpoints,
+        search: None,
         self_check: false,
         layout: &DEFAULT_LAYOUT,
         xsave_size: 832,

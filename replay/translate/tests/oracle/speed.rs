@@ -212,6 +212,7 @@ fn translating() {
                 id: BlockId(blocks),
                 limit: None,
                 breakpoints: &BTreeSet::new(),
+                search: None,
                 self_check: false,
                 layout: &DEFAULT_LAYOUT,
                 xsave_size: 832,
