@@ -81,7 +81,7 @@ impl Job<'_> {
             trace: self.trace.clone(),
             moments,
             step: self.step,
-            dictionary: RwLock::new(BlockInterner::new(resume.blocks)),
+            dictionary: RwLock::new(BlockInterner::new(resume.blocks)?),
             done: AtomicU64::new(self.resumed),
         };
         let learned = self.run(&shared, started, jobs)?;

@@ -199,17 +199,18 @@ impl Encoder {
             }
             *count += 1;
         }
-        let shapes = table.shapes();
-        self.distinct.sort_unstable_by_key(|&id| (shapes[id.index()].pc, id));
+        if let Some(&block) = self.distinct.iter().find(|&&id| table.get(id).is_none()) {
+            return Err(EncodeError::UnknownBlock { block });
+        }
+        self.distinct.sort_by_cached_key(|&id| (table.get(id).map(|shape| shape.pc), id));
         let blocks: Vec<(BlockId, u32)> =
             self.distinct.iter().map(|&id| (id, self.counts[id.index()])).collect();
         for (local, id) in self.distinct.iter().enumerate() {
             self.counts[id.index()] = local as u32;
         }
-        let expected: u64 = blocks
-            .iter()
-            .map(|&(id, count)| u64::from(count) * (HEADER as u64 + u64::from(shapes[id.index()].record)))
-            .sum();
+        let record = |id| table.get(id).map_or(0, |shape| u64::from(shape.record));
+        let expected: u64 =
+            blocks.iter().map(|&(id, count)| u64::from(count) * (HEADER as u64 + record(id))).sum();
         if expected != raw.log.len() as u64 {
             return Err(EncodeError::Log { expected, found: raw.log.len() as u64 });
         }

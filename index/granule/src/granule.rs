@@ -349,6 +349,7 @@ fn read_head(bytes: &[u8], table: &BlockTable) -> Result<Head, WireError> {
         last = last.wrapping_add(reader.signed()?);
         ids.push(BlockId(u32::try_from(last).map_err(|_| WireError::Invalid { what: "block number" })?));
     }
+    table.load(ids.iter().copied())?;
     let mut blocks = Vec::with_capacity(count);
     for id in ids {
         let times = reader.varint()?;

@@ -1,6 +1,8 @@
 //! What a basic block is to the index, and the table that numbers blocks. Knows nothing of translated code.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::OnceLock;
 
 use guest::{GuestAddr, GuestRange};
 
@@ -186,9 +188,30 @@ impl BlockShape {
 }
 
 /// All blocks of an index by number. Numbers are given on first sight and never change.
+///
+/// Blocks that were read stay packed until they are asked for with [`BlockTable::load`].
 #[derive(Clone, Default, Debug)]
 pub struct BlockTable {
-    shapes: Vec<BlockShape>,
+    /// In the order of numbers.
+    parts: Vec<Part>,
+    len: usize,
+}
+
+/// Blocks with consecutive numbers.
+#[derive(Clone, Debug)]
+struct Part {
+    first: usize,
+    /// Empty for the part that new blocks are appended to.
+    packed: Vec<u8>,
+    bodies: OnceLock<Bodies>,
+    shapes: Vec<OnceLock<Box<BlockShape>>>,
+}
+
+/// A part that is unpacked, and where the bytes of each of its blocks begin and end.
+#[derive(Clone, Debug)]
+struct Bodies {
+    bytes: Vec<u8>,
+    places: Vec<(GuestAddr, Range<usize>)>,
 }
 
 /// A table that is being filled: gives every new shape the next number.
@@ -200,9 +223,10 @@ pub struct BlockInterner {
 
 impl BlockInterner {
     /// Goes on after the blocks of `table`.
-    pub fn new(table: BlockTable) -> Self {
-        let known = table.shapes.iter().cloned().zip((0..).map(BlockId)).collect();
-        Self { table, known }
+    pub fn new(table: BlockTable) -> Result<Self, WireError> {
+        table.load((0..table.len as u32).map(BlockId))?;
+        let known = table.shapes().cloned().zip((0..).map(BlockId)).collect();
+        Ok(Self { table, known })
     }
 
     /// The blocks so far.
@@ -223,89 +247,164 @@ impl BlockInterner {
 
 impl BlockTable {
     /// Number of blocks.
-    pub fn len(&self) -> usize {
-        self.shapes.len()
+    pub const fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether there is none yet.
-    pub fn is_empty(&self) -> bool {
-        self.shapes.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
-    /// The shape of a block, if there is one with this number.
+    /// The shape of a block, if there is one with this number and it is loaded.
     pub fn get(&self, id: BlockId) -> Option<&BlockShape> {
-        self.shapes.get(id.index())
+        let part = self.part(id)?;
+        part.shapes.get(id.index() - part.first)?.get().map(|shape| &**shape)
     }
 
-    /// All shapes by number.
-    pub fn shapes(&self) -> &[BlockShape] {
-        &self.shapes
+    /// Makes sure that the blocks `ids` can be had with [`BlockTable::get`]. Numbers that there are not are passed over.
+    pub fn load(&self, ids: impl IntoIterator<Item = BlockId>) -> Result<(), WireError> {
+        let mut known = ids.into_iter().filter_map(|id| Some((self.part(id)?, id)));
+        known.try_for_each(|(part, id)| part.load(id.index() - part.first))
+    }
+
+    /// All shapes by number, where they are loaded.
+    pub fn shapes(&self) -> impl Iterator<Item = &BlockShape> {
+        let cells = self.parts.iter().flat_map(|part| &part.shapes);
+        cells.filter_map(|cell| cell.get().map(|shape| &**shape))
+    }
+
+    fn part(&self, id: BlockId) -> Option<&Part> {
+        let after = self.parts.partition_point(|part| part.first <= id.index());
+        self.parts.get(after.checked_sub(1)?)
     }
 
     fn push(&mut self, shape: BlockShape) -> BlockId {
-        let id = BlockId(self.shapes.len() as u32);
-        self.shapes.push(shape);
+        let id = BlockId(self.len as u32);
+        if self.parts.last().is_none_or(|part| !part.packed.is_empty()) {
+            self.parts.push(Part::new(self.len, 0, Vec::new()));
+        }
+        if let Some(part) = self.parts.last_mut() {
+            part.shapes.push(OnceLock::from(Box::new(shape)));
+        }
+        self.len += 1;
         id
     }
 
-    /// The blocks from number `first` on, as bytes.
+    /// The blocks from number `first` on, which must be loaded, as bytes: how many, the distance of each one's address from
+    /// the one before, the length of each one's body, the bodies.
     pub fn write_from(&self, first: usize) -> Result<Vec<u8>, WireError> {
         let mut out = Vec::new();
-        let shapes = self.shapes.get(first..).unwrap_or_default();
-        put_varint(&mut out, shapes.len() as u64);
+        put_varint(&mut out, self.len.saturating_sub(first) as u64);
+        let (mut lens, mut bodies) = (Vec::new(), Vec::new());
         let mut last = 0u64;
-        for shape in shapes {
+        for number in first..self.len {
+            let shape =
+                self.get(BlockId(number as u32)).ok_or(WireError::Invalid { what: "block number" })?;
             put_signed(&mut out, shape.pc.0.wrapping_sub(last) as i64);
             last = shape.pc.0;
-            put_varint(&mut out, (shape.lens.len() as u64) << 3 | shape.end as u64);
-            out.extend_from_slice(&shape.lens);
-            put_varint(&mut out, shape.seams.len() as u64);
-            for seam in &shape.seams {
-                put_varint(&mut out, u64::from(seam.instruction));
-                put_signed(&mut out, seam.pc.0.wrapping_sub(shape.pc.0) as i64);
-            }
-            put_varint(&mut out, u64::from(shape.record));
-            put_varint(&mut out, shape.stores.len() as u64);
-            shape.stores.iter().for_each(|store| write_store(&mut out, store));
+            let before = bodies.len();
+            write_body(&mut bodies, shape);
+            put_varint(&mut lens, (bodies.len() - before) as u64);
         }
+        out.extend_from_slice(&lens);
+        out.extend_from_slice(&bodies);
         Packer::new()?.pack(&out)
     }
 
-    /// Appends blocks that [`BlockTable::write_from`] wrote, which get the next numbers.
-    pub fn read_more(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let bytes = unpack(bytes)?;
-        let mut reader = Reader::new(&bytes);
-        let mut last = 0u64;
-        for _ in 0..reader.count(3)? {
-            last = last.wrapping_add(reader.signed()? as u64);
-            let head = reader.varint()?;
-            let end = BlockEnd::from_code(head & 7).ok_or(WireError::Invalid { what: "block end" })?;
-            let lens: Box<[u8]> = reader.take((head >> 3) as usize)?.into();
-            if lens.is_empty() {
-                return Err(WireError::Invalid { what: "block without instructions" });
-            }
-            let mut seams = Vec::new();
-            for _ in 0..reader.count(2)? {
-                let instruction = narrow(reader.varint()?)?;
-                let pc = GuestAddr(last.wrapping_add(reader.signed()? as u64));
-                seams.push(Seam { instruction, pc });
-            }
-            let record = narrow(reader.varint()?)?;
-            let mut stores = Vec::new();
-            for _ in 0..reader.count(2)? {
-                stores.push(read_store(&mut reader, lens.len(), record, &stores)?);
-            }
-            self.push(BlockShape {
-                pc: GuestAddr(last),
-                lens,
-                seams: seams.into(),
-                stores: stores.into(),
-                record,
-                end,
-            });
+    /// Appends the `count` blocks that [`BlockTable::write_from`] wrote, which get the next numbers. They are looked at when
+    /// they are loaded.
+    pub fn append(&mut self, count: usize, packed: Vec<u8>) {
+        if count > 0 {
+            self.parts.push(Part::new(self.len, count, packed));
+            self.len += count;
         }
-        reader.finish()
     }
+}
+
+impl Part {
+    fn new(first: usize, count: usize, packed: Vec<u8>) -> Self {
+        let shapes = std::iter::repeat_with(OnceLock::new).take(count).collect();
+        Self { first, packed, bodies: OnceLock::new(), shapes }
+    }
+
+    fn load(&self, index: usize) -> Result<(), WireError> {
+        let Some(cell) = self.shapes.get(index).filter(|cell| cell.get().is_none()) else { return Ok(()) };
+        if self.bodies.get().is_none() {
+            let bodies = Bodies::read(&self.packed, self.shapes.len())?;
+            self.bodies.get_or_init(|| bodies);
+        }
+        let Some(bodies) = self.bodies.get() else { return Ok(()) };
+        let (pc, place) = bodies.places.get(index).ok_or(WireError::Short)?;
+        let mut reader = Reader::new(bodies.bytes.get(place.clone()).ok_or(WireError::Short)?);
+        let shape = read_body(&mut reader, *pc)?;
+        reader.finish()?;
+        cell.get_or_init(|| Box::new(shape));
+        Ok(())
+    }
+}
+
+impl Bodies {
+    fn read(packed: &[u8], count: usize) -> Result<Self, WireError> {
+        let bytes = unpack(packed)?;
+        let mut reader = Reader::new(&bytes);
+        if reader.count(3)? != count {
+            return Err(WireError::Invalid { what: "number of blocks" });
+        }
+        let mut places = Vec::with_capacity(count);
+        let mut pc = GuestAddr(0);
+        for _ in 0..count {
+            pc = pc.wrapping_add(reader.signed()? as u64);
+            places.push((pc, 0..0));
+        }
+        let mut end = 0usize;
+        for (_, place) in &mut places {
+            let start = end;
+            let len = usize::try_from(reader.varint()?).map_err(|_| WireError::Short)?;
+            end = end.checked_add(len).ok_or(WireError::Short)?;
+            *place = start..end;
+        }
+        let bodies = reader.left();
+        if end != bodies {
+            return Err(WireError::Invalid { what: "length of a block" });
+        }
+        let first = bytes.len() - bodies;
+        places.iter_mut().for_each(|(_, place)| *place = place.start + first..place.end + first);
+        Ok(Self { bytes, places })
+    }
+}
+
+fn write_body(out: &mut Vec<u8>, shape: &BlockShape) {
+    put_varint(out, (shape.lens.len() as u64) << 3 | shape.end as u64);
+    out.extend_from_slice(&shape.lens);
+    put_varint(out, shape.seams.len() as u64);
+    for seam in &shape.seams {
+        put_varint(out, u64::from(seam.instruction));
+        put_signed(out, seam.pc.0.wrapping_sub(shape.pc.0) as i64);
+    }
+    put_varint(out, u64::from(shape.record));
+    put_varint(out, shape.stores.len() as u64);
+    shape.stores.iter().for_each(|store| write_store(out, store));
+}
+
+fn read_body(reader: &mut Reader<'_>, pc: GuestAddr) -> Result<BlockShape, WireError> {
+    let head = reader.varint()?;
+    let end = BlockEnd::from_code(head & 7).ok_or(WireError::Invalid { what: "block end" })?;
+    let lens: Box<[u8]> = reader.take((head >> 3) as usize)?.into();
+    if lens.is_empty() {
+        return Err(WireError::Invalid { what: "block without instructions" });
+    }
+    let mut seams = Vec::new();
+    for _ in 0..reader.count(2)? {
+        let instruction = narrow(reader.varint()?)?;
+        seams.push(Seam { instruction, pc: pc.wrapping_add(reader.signed()? as u64) });
+    }
+    let record = narrow(reader.varint()?)?;
+    let mut stores = Vec::new();
+    for _ in 0..reader.count(2)? {
+        stores.push(read_store(reader, lens.len(), record, &stores)?);
+    }
+    Ok(BlockShape { pc, lens, seams: seams.into(), stores: stores.into(), record, end })
 }
 
 fn write_store(out: &mut Vec<u8>, store: &StoreShape) {
@@ -408,11 +507,21 @@ mod tests {
         assert_eq!(interner.intern(&shape(0x40_0000, BlockEnd::Call)), first);
         assert_eq!([first, second, third], [BlockId(0), BlockId(1), BlockId(2)]);
 
+        let packed = interner.table().write_from(0).unwrap();
         let mut read = BlockTable::default();
-        read.read_more(&interner.table().write_from(0).unwrap()).unwrap();
-        assert_eq!(read.shapes(), interner.table().shapes());
-        assert!(read.clone().read_more(&interner.table().write_from(0).unwrap()[..9]).is_err());
-        let mut again = BlockInterner::new(read);
+        read.append(3, packed.clone());
+        assert_eq!(read.get(BlockId(1)), None);
+        read.load([BlockId(1), BlockId(77)]).unwrap();
+        assert_eq!(read.get(BlockId(1)), interner.table().get(BlockId(1)));
+        assert_eq!(read.get(BlockId(0)), None);
+        for (count, packed) in [(3, &packed[..9]), (2, &packed[..])] {
+            let mut damaged = BlockTable::default();
+            damaged.append(count, packed.to_vec());
+            assert!(damaged.load([BlockId(0)]).is_err());
+            assert_eq!(damaged.get(BlockId(0)), None);
+        }
+        let mut again = BlockInterner::new(read).unwrap();
+        assert!(again.table().shapes().eq(interner.table().shapes()));
         assert_eq!(again.intern(&shape(0x40_0000, BlockEnd::Return)), second);
         assert_eq!(again.table().get(BlockId(0)).unwrap().pc_of(2), GuestAddr(0x40_0010));
         assert_eq!(again.table().get(BlockId(0)).unwrap().end_pc(), GuestAddr(0x40_0013));
@@ -437,7 +546,8 @@ mod tests {
         let mut interner = BlockInterner::default();
         interner.intern(&shape);
         let mut read = BlockTable::default();
-        read.read_more(&interner.table().write_from(0).unwrap()).unwrap();
-        assert_eq!(read.shapes(), [shape]);
+        read.append(1, interner.table().write_from(0).unwrap());
+        read.load([BlockId(0)]).unwrap();
+        assert!(read.shapes().eq([&shape]));
     }
 }

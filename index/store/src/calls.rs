@@ -153,8 +153,15 @@ impl Store {
 
 pub(crate) fn frames_before(db: &Connection, space: SpaceId, granule: u64) -> rusqlite::Result<Frames> {
     let mut frames = Frames::default();
-    let mut tasks = db.prepare_cached("SELECT DISTINCT task FROM open_calls WHERE space = ?1")?;
-    let tasks: Vec<u32> = tasks.query_map([space.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    // A space has few tasks and many calls: from one task's rows to the next one's, without those between.
+    let mut after = db.prepare_cached("SELECT min(task) FROM open_calls WHERE space = ?1 AND task > ?2")?;
+    let mut tasks: Vec<u32> = Vec::new();
+    loop {
+        let last = tasks.last().map_or(-1, |&task| i64::from(task));
+        let next: Option<u32> = after.query_row(params![space.0, last], |row| row.get(0))?;
+        let Some(next) = next else { break };
+        tasks.push(next);
+    }
     let mut statement = db.prepare_cached(
         "SELECT closed, kind, entry, callee, site, ret, sp FROM open_calls
          WHERE space = ?1 AND task = ?2 AND depth = ?3 AND opened < ?4 ORDER BY opened DESC, entry DESC LIMIT 1",

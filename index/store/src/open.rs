@@ -127,12 +127,7 @@ pub(crate) fn read_blocks(db: &Connection) -> Result<BlockTable, QueryError> {
         if first != table.len() as u64 {
             return Err(missing);
         }
-        table
-            .read_more(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?)
-            .map_err(|source| QueryError::Blocks { first, source })?;
-        if table.len() as u64 != first + count {
-            return Err(missing);
-        }
+        table.append(usize::try_from(count).map_err(|_| missing)?, row.get(2)?);
     }
     Ok(table)
 }

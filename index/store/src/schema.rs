@@ -13,7 +13,7 @@ pub struct Format {
 }
 
 /// The format this build writes.
-pub const FORMAT: Format = Format { major: 1, minor: 0 };
+pub const FORMAT: Format = Format { major: 2, minor: 0 };
 
 /// Bytes in a page of the database.
 pub(crate) const DATABASE_PAGE: u32 = 8192;

@@ -76,11 +76,7 @@ impl Image {
 
     /// Its symbols and those of its debug file.
     pub(crate) fn symbols(&self) -> &SymbolTable {
-        self.symbols.get_or_init(|| {
-            let own = object::File::parse(&*self.bytes).ok();
-            let debug = self.debug.as_ref().and_then(|bytes| object::File::parse(&**bytes).ok());
-            SymbolTable::load(own.iter().chain(&debug))
-        })
+        self.symbols.get_or_init(|| SymbolTable::load(std::iter::once(&self.bytes).chain(&self.debug)))
     }
 
     /// The names of its linkage stubs.

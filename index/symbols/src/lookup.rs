@@ -304,7 +304,7 @@ impl Symbols {
                 thread_local = true;
                 continue;
             }
-            return Ok(self.resolved(symbol, file, bias, offset));
+            return Ok(self.resolved(&symbol, file, bias, offset));
         }
         if thread_local {
             return Err(ResolveError::ThreadLocal { name: name.clone() });
@@ -320,7 +320,7 @@ impl Symbols {
         self.sources.line(file, line)
     }
 
-    fn resolved(&self, symbol: &Symbol, file: FileId, bias: u64, offset: i64) -> Resolved {
+    fn resolved(&self, symbol: &Symbol<'_>, file: FileId, bias: u64, offset: i64) -> Resolved {
         Resolved {
             addr: GuestAddr(symbol.addr.wrapping_add(bias).wrapping_add_signed(offset)),
             size: symbol.size,

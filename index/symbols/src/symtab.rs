@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use object::{Object, ObjectSection, ObjectSymbol, SymbolKind, SymbolSection};
+use object::elf::{self, FileHeader64, SymbolType};
+use object::read::elf::{ElfFile64, SectionHeader, Sym, SymbolTable as ElfSymbols};
+use object::{Endianness, SectionIndex};
+
+use crate::bytes::Bytes;
 
 /// What a symbol names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -18,38 +22,51 @@ pub(crate) enum Kind {
 }
 
 /// One symbol.
-#[derive(Clone, Debug)]
-pub(crate) struct Symbol {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Symbol<'a> {
     /// Link-time address.
     pub(crate) addr: u64,
     /// Size in bytes, 0 where unknown.
     pub(crate) size: u64,
-    /// Where the section it is in ends, for one without a size.
-    limit: u64,
     /// What it names.
     pub(crate) kind: Kind,
     /// Visible outside its file.
     global: bool,
     /// As in the table, without a version.
-    pub(crate) raw: Box<str>,
+    pub(crate) raw: &'a str,
 }
 
-impl Symbol {
+impl<'a> Symbol<'a> {
     /// The name as people write it.
-    pub(crate) fn name(&self) -> Cow<'_, str> {
-        demangle(&self.raw)
-    }
-
-    fn covers(&self, addr: u64) -> bool {
-        let end = if self.size == 0 { self.limit } else { self.addr.saturating_add(self.size) };
-        self.addr == addr || (self.addr < addr && addr < end)
+    pub(crate) fn name(&self) -> Cow<'a, str> {
+        demangle(self.raw)
     }
 
     /// Which of several symbols at one place is shown: typed before labels, sized before unsized, global before local,
     /// plain names before those with underscores, short before long.
-    fn rank(&self) -> (Kind, bool, bool, usize, usize) {
+    fn rank(&self) -> (Kind, bool, bool, usize, usize, &'a str) {
         let underscores = self.raw.bytes().take_while(|&b| b == b'_').count();
-        (self.kind, self.size == 0, !self.global, underscores, self.raw.len())
+        (self.kind, self.size == 0, !self.global, underscores, self.raw.len(), self.raw)
+    }
+}
+
+/// A symbol as the table keeps it: with its name still in the file.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    addr: u64,
+    size: u64,
+    /// Where the code or data ends: for a symbol without a size, its section.
+    end: u64,
+    /// Offset of its name in `SymbolTable::names[table]`.
+    name: u32,
+    table: u8,
+    kind: Kind,
+    global: bool,
+}
+
+impl Entry {
+    fn covers(&self, addr: u64) -> bool {
+        self.addr == addr || (self.addr < addr && addr < self.end)
     }
 }
 
@@ -86,88 +103,142 @@ fn path_of(raw: &str) -> Option<String> {
 }
 
 /// All symbols of a file.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub(crate) struct SymbolTable {
     /// By address.
-    symbols: Vec<Symbol>,
+    entries: Vec<Entry>,
+    /// The string tables.
+    names: Vec<Bytes>,
 }
 
 impl SymbolTable {
     /// From the full and the dynamic tables of some files that describe the same code (a binary and its debug file).
-    pub(crate) fn load<'a>(files: impl IntoIterator<Item = &'a object::File<'a>>) -> Self {
-        let mut symbols = Vec::new();
-        for file in files {
-            symbols.extend(file.symbols().filter_map(|s| convert(file, &s)));
-            symbols.extend(file.dynamic_symbols().filter_map(|s| convert(file, &s)));
+    pub(crate) fn load<'a>(files: impl IntoIterator<Item = &'a Bytes>) -> Self {
+        let mut table = Self::default();
+        for bytes in files {
+            let Ok(object::File::Elf64(file)) = object::File::parse(&**bytes) else { continue };
+            table.add(bytes, &file, file.elf_symbol_table());
+            table.add(bytes, &file, file.elf_dynamic_symbol_table());
         }
-        symbols.sort_by(|a: &Symbol, b| (a.addr, a.rank(), &a.raw).cmp(&(b.addr, b.rank(), &b.raw)));
-        symbols.dedup_by(|a, b| a.addr == b.addr && a.raw == b.raw);
-        Self { symbols }
+        table.entries.sort_unstable_by_key(|entry| (entry.addr, entry.table, entry.name));
+        table
+    }
+
+    fn add(
+        &mut self,
+        bytes: &Bytes,
+        file: &ElfFile64<'_>,
+        symbols: &ElfSymbols<'_, FileHeader64<Endianness>>,
+    ) {
+        let endian = file.endian();
+        let sections = file.elf_section_table();
+        let section = |index: SectionIndex| sections.section(index).ok();
+        let strings = section(symbols.string_section()).and_then(|header| header.file_range(endian));
+        let Some(names) = strings.and_then(|(offset, len)| bytes.part(offset, len)) else { return };
+        let number = self.names.len() as u8;
+        self.names.push(names);
+        for (index, symbol) in symbols.enumerate() {
+            let name = symbol.st_name(endian);
+            let Some(kind) = kind_of(symbol.st_type()).filter(|_| name != 0) else { continue };
+            let Ok(Some(lies_in)) = symbols.symbol_section(endian, symbol, index) else { continue };
+            let (addr, size) = (symbol.st_value(endian), symbol.st_size(endian));
+            let end = match size {
+                0 => section(lies_in).map(|s| s.sh_addr(endian).saturating_add(s.sh_size(endian))),
+                size => Some(addr.saturating_add(size)),
+            };
+            let Some(end) = end else { continue };
+            let global = !symbol.is_local();
+            self.entries.push(Entry { addr, size, end, name, table: number, kind, global });
+        }
+    }
+
+    fn symbol(&self, entry: &Entry) -> Symbol<'_> {
+        let names = self.names.get(usize::from(entry.table)).map_or(&[][..], |names| &**names);
+        let rest = names.get(entry.name as usize..).unwrap_or_default();
+        let end = rest.iter().position(|&byte| byte == 0 || byte == b'@').unwrap_or(0);
+        let raw = std::str::from_utf8(&rest[..end]).unwrap_or_default();
+        let Entry { addr, size, kind, global, .. } = *entry;
+        Symbol { addr, size, kind, global, raw }
+    }
+
+    /// All symbols that have a name, by address.
+    fn all(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.entries.iter().map(|entry| self.symbol(entry)).filter(|symbol| !symbol.raw.is_empty())
     }
 
     /// The function or label whose code covers link-time address `addr`.
-    pub(crate) fn function_at(&self, addr: u64) -> Option<&Symbol> {
+    pub(crate) fn function_at(&self, addr: u64) -> Option<Symbol<'_>> {
         self.covering(addr, |kind| matches!(kind, Kind::Function | Kind::Label))
     }
 
     /// The variable that covers link-time address `addr`.
-    pub(crate) fn object_at(&self, addr: u64) -> Option<&Symbol> {
+    pub(crate) fn object_at(&self, addr: u64) -> Option<Symbol<'_>> {
         self.covering(addr, |kind| kind == Kind::Object).filter(|s| s.size > 0)
     }
 
-    fn covering(&self, addr: u64, wanted: impl Fn(Kind) -> bool) -> Option<&Symbol> {
-        let end = self.symbols.partition_point(|s| s.addr <= addr);
+    fn covering(&self, addr: u64, wanted: impl Fn(Kind) -> bool) -> Option<Symbol<'_>> {
+        let end = self.entries.partition_point(|s| s.addr <= addr);
         // Aliases and nested symbols are few: a symbol further away than this many others does not cover the address.
-        let near = self.symbols[..end].iter().rev().filter(|s| wanted(s.kind)).take(64);
-        let mut best: Option<&Symbol> = None;
+        let near = self.entries[..end].iter().rev().filter(|s| wanted(s.kind)).take(128);
+        let mut best: Option<Symbol<'_>> = None;
         let mut nearest = None;
-        for symbol in near {
+        for entry in near {
             // One without a size reaches to the next symbol.
-            if *nearest.get_or_insert(symbol.addr) != symbol.addr && symbol.size == 0 {
+            if *nearest.get_or_insert(entry.addr) != entry.addr && entry.size == 0 {
                 continue;
             }
-            if best.is_some_and(|b| b.addr != symbol.addr) {
+            if best.is_some_and(|b| b.addr != entry.addr) {
                 break;
             }
-            if symbol.covers(addr) && best.is_none_or(|b| symbol.rank() <= b.rank()) {
-                best = Some(symbol);
+            if entry.covers(addr) {
+                let symbol = self.symbol(entry);
+                if !symbol.raw.is_empty() && best.is_none_or(|b| symbol.rank() <= b.rank()) {
+                    best = Some(symbol);
+                }
             }
         }
         best
     }
 
     /// The symbol called `name`: as in the table, else demangled (with or without its argument list).
-    pub(crate) fn named(&self, name: &str) -> Option<&Symbol> {
-        let exact = self.symbols.iter().filter(|s| &*s.raw == name);
-        exact.min_by_key(|s| s.rank()).or_else(|| self.numbered(name)).or_else(|| {
+    pub(crate) fn named(&self, name: &str) -> Option<Symbol<'_>> {
+        let exact = self.all().filter(|s| s.raw == name);
+        exact.min_by_key(Symbol::rank).or_else(|| self.numbered(name)).or_else(|| {
             let last = name.rsplit("::").next().unwrap_or(name);
-            let mangled = self.symbols.iter().filter(|s| s.raw.starts_with('_') && s.raw.contains(last));
-            mangled.filter(|s| matches(&s.name(), name)).min_by_key(|s| s.rank())
+            let mangled = self.all().filter(|s| s.raw.starts_with('_') && s.raw.contains(last));
+            mangled.filter(|s| matches(&s.name(), name)).min_by_key(Symbol::rank)
         })
     }
 
     /// The code of every function that is shown as `name`.
     pub(crate) fn functions_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (u64, u64)> + 'a {
         let last = name.split('(').next().unwrap_or(name).rsplit("::").next().unwrap_or(name);
-        let code = self.symbols.iter().filter(|s| matches!(s.kind, Kind::Function | Kind::Label));
-        let named = code.filter(move |s| &*s.raw == name || (s.raw.contains(last) && s.name() == name));
+        let code = self.all().filter(|s| matches!(s.kind, Kind::Function | Kind::Label));
+        let named = code.filter(move |s| s.raw == name || (s.raw.contains(last) && s.name() == name));
         named.map(|s| (s.addr, s.size))
     }
 
     /// A static variable of a function, which the compiler calls `name.123`.
-    fn numbered(&self, name: &str) -> Option<&Symbol> {
+    fn numbered(&self, name: &str) -> Option<Symbol<'_>> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let named =
-            |s: &&Symbol| s.raw.strip_prefix(name).and_then(|r| r.strip_prefix('.')).is_some_and(is_number);
-        self.symbols.iter().filter(|s| s.kind == Kind::Object).find(named)
+        let named = |s: &Symbol<'_>| {
+            s.raw.strip_prefix(name).and_then(|r| r.strip_prefix('.')).is_some_and(is_number)
+        };
+        self.all().filter(|s| s.kind == Kind::Object).find(named)
     }
 
     /// Up to `limit` names that hold `part`, for a hint.
     pub(crate) fn similar(&self, part: &str, limit: usize) -> Vec<String> {
         let part = part.to_lowercase();
-        let alike =
-            self.symbols.iter().filter(|s| s.kind != Kind::Label && s.raw.to_lowercase().contains(&part));
-        alike.take(limit).map(|s| s.name().into_owned()).collect()
+        let alike = self.all().filter(|s| s.kind != Kind::Label && s.raw.to_lowercase().contains(&part));
+        let mut names: Vec<String> = Vec::new();
+        for symbol in alike {
+            let name = symbol.name().into_owned();
+            if names.len() < limit && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
     }
 }
 
@@ -176,21 +247,15 @@ fn matches(full: &str, name: &str) -> bool {
     full == name || full.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
 }
 
-fn convert<'a>(file: &object::File<'a>, symbol: &impl ObjectSymbol<'a>) -> Option<Symbol> {
-    let SymbolSection::Section(section) = symbol.section() else { return None };
-    let kind = match symbol.kind() {
-        SymbolKind::Text => Kind::Function,
-        SymbolKind::Data => Kind::Object,
-        SymbolKind::Tls => Kind::ThreadLocal,
-        SymbolKind::Unknown | SymbolKind::Label => Kind::Label,
-        _ => return None,
-    };
-    let name = symbol.name().ok()?;
-    let raw = name.split('@').next().filter(|raw| !raw.is_empty())?;
-    let (addr, size) = (symbol.address(), symbol.size());
-    let end = || file.section_by_index(section).ok().map(|s| s.address().saturating_add(s.size()));
-    let limit = if size == 0 { end()? } else { 0 };
-    Some(Symbol { addr, size, limit, kind, global: symbol.is_global(), raw: raw.into() })
+/// What a symbol of this ELF type names; `None` for sections and files.
+fn kind_of(elf: SymbolType) -> Option<Kind> {
+    Some(match elf {
+        elf::STT_FUNC | elf::STT_GNU_IFUNC => Kind::Function,
+        elf::STT_OBJECT | elf::STT_COMMON => Kind::Object,
+        elf::STT_TLS => Kind::ThreadLocal,
+        elf::STT_SECTION | elf::STT_FILE => return None,
+        _ => Kind::Label,
+    })
 }
 
 #[cfg(test)]

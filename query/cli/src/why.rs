@@ -26,6 +26,8 @@ pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
             None => writeln!(out, "{}", shown.trim_end())?,
         }
     }
+    // The process ends: taking caches apart piece by piece would only take time.
+    std::mem::forget(database);
     Ok(ExitCode::SUCCESS)
 }
 

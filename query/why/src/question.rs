@@ -94,13 +94,15 @@ pub fn why(database: &Database, question: &Question) -> Result<Answer, WhyError>
     }
     let mut best: Option<Candidate> = None;
     let mut failure: Option<WhyError> = None;
-    for space in spaces(database, question, before)? {
+    for (end, space) in spaces(database, question, before)? {
+        if best.as_ref().and_then(|best| best.rank().0).is_some_and(|written| written > end) {
+            break;
+        }
         match candidate(database, question, space, before) {
             Ok(found) if best.as_ref().is_none_or(|best| found.rank() > best.rank()) => best = Some(found),
             Ok(_) => {}
             Err(error @ (WhyError::Resolve(_) | WhyError::Unmapped { .. })) => {
-                // Later spaces are nearer to the moment.
-                failure = Some(error);
+                failure = failure.or(Some(error));
             }
             Err(error) => return Err(error),
         }
@@ -156,16 +158,26 @@ fn moment(database: &Database, question: &Question) -> Result<Moment, WhyError> 
     }
 }
 
-/// The spaces in question: the one asked for, or all that there were before the moment.
-fn spaces(database: &Database, question: &Question, before: Moment) -> Result<Vec<SpaceId>, WhyError> {
+/// The spaces in question, each with the last moment at which it may have been written: the one asked for, or all that there
+/// were before the moment, those that lasted longest first.
+fn spaces(
+    database: &Database,
+    question: &Question,
+    before: Moment,
+) -> Result<Vec<(Moment, SpaceId)>, WhyError> {
     let rows = database.store().spaces()?;
     if let Some(space) = question.space {
         if !rows.iter().any(|row| row.space == space) {
             return Err(WhyError::NoSpace { space, count: rows.len() });
         }
-        return Ok(vec![space]);
+        return Ok(vec![(before, space)]);
     }
-    Ok(rows.into_iter().filter(|row| row.first <= before).map(|row| row.space).collect())
+    let layout = database.symbols().layout();
+    let end = |space| layout.last_moment(space).map_or(before, |last| last.min(before));
+    let rows = rows.into_iter().filter(|row| row.first <= before);
+    let mut spaces: Vec<_> = rows.map(|row| (end(row.space), row.space)).collect();
+    spaces.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(spaces)
 }
 
 /// Looks the target up in one space.
