@@ -60,14 +60,6 @@ pub fn may_block(nr: u32, args: &[u64; 6]) -> bool {
     class == Class::MayBlock
 }
 
-/// The descriptor (its position among the arguments) whose file's contents a call changes: memory that maps the file changes
-/// too, with no store and no result of the call.
-pub fn changes_file(nr: u32, args: &[u64; 6]) -> Option<usize> {
-    let row = table::row(nr)?;
-    let request = row.requests.and_then(|requests| requests.find(args));
-    request.map_or(row.changes_file, |request| request.changes_file).map(usize::from)
-}
-
 /// The bit that marks numbers of the x32 interface.
 const X32: u32 = 0x4000_0000;
 
@@ -240,13 +232,5 @@ mod tests {
             x32.to_string(),
             "system call 1073741824 is not supported: the x32 interface is not modelled"
         );
-    }
-
-    #[test]
-    fn writers_name_their_descriptor() {
-        assert_eq!(changes_file(number("write"), &[0; 6]), Some(0));
-        assert_eq!(changes_file(number("splice"), &[0; 6]), Some(2));
-        assert_eq!(changes_file(number("read"), &[0; 6]), None);
-        assert_eq!(changes_file(number("ioctl"), &[3, 0x4004_9409, 4, 0, 0, 0]), Some(0));
     }
 }

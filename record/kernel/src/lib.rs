@@ -29,6 +29,7 @@
 //! - `table`: the one table of system calls, by family
 //! - `requests`: the tables behind `ioctl`, `fcntl`, `prctl`, socket options and the like
 //! - `decide`: what a recorder does about a call, before it runs
+//! - `change`: the files that calls open to write, and change
 //! - `call`: a call's number, arguments, result, and the words in memory that must be read before it runs
 //! - `effects`: the memory a finished call wrote
 //! - `errno`, `signal`, `flags`: names
@@ -39,6 +40,7 @@
 //! - `memory`: guest memory for tests
 
 mod call;
+mod change;
 mod coverage;
 mod decide;
 mod effects;
@@ -55,8 +57,9 @@ mod structs;
 mod table;
 
 pub use call::Call;
+pub use change::{FileName, changes_file, opens_to_write};
 pub use coverage::{Counts, call_counts, coverage, request_counts};
-pub use decide::{Refusal, changes_file, decide, may_block};
+pub use decide::{Refusal, decide, may_block};
 pub use effects::{EffectError, Output, child_effects, effects, output};
 pub use errno::Errno;
 pub use filter::{FILTER, Filter};
@@ -64,7 +67,7 @@ pub use flags::FlagSet;
 pub use format::format_call;
 pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests};
 pub use row::{
-    Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Row, Size, Struct, Support, When,
+    Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Row, Size, Struct, Support, When,
 };
 pub use signal::signal_name;
 pub use table::{MAX_NUMBER, all, name, number, row};

@@ -82,7 +82,7 @@ pub struct Request {
     pub support: Support,
     /// The memory the kernel writes.
     pub effect: Effect,
-    /// The descriptor whose file's contents it changes, by position.
+    /// The argument that is the descriptor of the file whose contents it changes, by position.
     pub changes_file: Option<u8>,
 }
 

@@ -25,10 +25,23 @@ pub struct Row {
     pub check: Option<Check>,
     /// What makes a call that may wait return at once.
     pub no_wait: Option<NoWait>,
-    /// The descriptor whose file's contents the call changes, by position: memory that maps the file changes with it.
+    /// The argument that names the file whose contents the call changes, by position: memory that maps the file changes with it.
     pub changes_file: Option<u8>,
+    /// Where a call that opens a file says how.
+    pub opens: Option<Opens>,
     /// Whether it takes bytes from the memory behind its second argument and puts them into its first, a descriptor.
     pub sends: bool,
+}
+
+/// Where a call that opens a file says how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opens {
+    /// In the argument at this position.
+    Flags(u8),
+    /// In the first word of the memory behind the argument at this position.
+    How(u8),
+    /// Always with these.
+    Always(u64),
 }
 
 /// One argument.

@@ -12,7 +12,8 @@
 //! - `task`: tasks and spaces
 //! - `stop`: what handling a stop comes to
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
-//! - `shared`: memory that more than one process, or a file's writers, can change
+//! - `shared`: memory that more than one process can change
+//! - `follow`: files that private mappings show, and calls change
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
 //! - `output`: writes to the recorded run's standard streams
 //! - `affinity`: one processor for all that is recorded
@@ -27,6 +28,7 @@ mod api;
 mod command;
 mod exec;
 mod filter;
+mod follow;
 mod header;
 mod image;
 mod launch;

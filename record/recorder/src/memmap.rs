@@ -25,7 +25,7 @@ pub(crate) fn ops(
     let [addr, len, third, fourth, ..] = call.args;
     let range = GuestRange::new(GuestAddr(addr), len).pages();
     let op = match kind {
-        MapCall::Mmap => return mmap(core, task, call).map(|op| vec![op]),
+        MapCall::Mmap => return mmap(core, task, call),
         MapCall::Brk => return Ok(brk(task, GuestAddr(call.result as u64)).into_iter().collect()),
         MapCall::Munmap => {
             shared::forget(&task.space, range);
@@ -52,47 +52,49 @@ pub(crate) fn fork_rule(args: &[u64; 6]) -> Option<i64> {
     matches!(args[2] as i32, DONTFORK | WIPEONFORK).then_some(kernel::Errno::EINVAL.as_result())
 }
 
-fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<MapOp, StopError> {
+fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<Vec<MapOp>, StopError> {
     const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
     const MAP_TYPE: u64 = 0xf;
-    let [_, len, prot, flags, fd, offset] = call.args;
+    let [_, len, prot, flags, fd, _] = call.args;
     let range = GuestRange::new(GuestAddr(call.result as u64), len).pages();
     let shared = flags & MAP_TYPE & MAP_SHARED != 0;
-    let anonymous = flags & libc::MAP_ANONYMOUS as u64 != 0;
+    let has = |flag: i32| flags & flag as u64 != 0;
     shared::forget(&task.space, range);
-    let (backing, name) = if anonymous {
-        if shared {
-            shared::map_anonymous(task, range);
+    let mut name = String::new();
+    if !has(libc::MAP_ANONYMOUS) {
+        name = procfs::link(task.host, &format!("fd/{}", fd as i32));
+        if let Some(ops) = mapped_file(core, task, call, (range, shared), &name)? {
+            return Ok(ops);
         }
-        (Backing::Zero, String::new())
-    } else {
-        mapped_file(core, task, range, fd as i32, offset, shared)?
-    };
-    Ok(MapOp::Map {
+    } else if shared {
+        shared::map_anonymous(task, range);
+    }
+    Ok(vec![MapOp::Map {
         range,
         prot: Prot::from_bits(prot),
         shared,
-        grows_down: flags & libc::MAP_GROWSDOWN as u64 != 0,
-        no_reserve: flags & libc::MAP_NORESERVE as u64 != 0,
-        backing,
+        grows_down: has(libc::MAP_GROWSDOWN),
+        no_reserve: has(libc::MAP_NORESERVE),
+        backing: Backing::Zero,
         name,
-    })
+    }])
 }
 
+/// The operations for a mapping of a file; `None` where it is of zeroes.
 fn mapped_file(
     core: &mut Core,
     task: &Task,
-    range: GuestRange,
-    fd: i32,
-    offset: u64,
-    shared: bool,
-) -> Result<(Backing, String), StopError> {
-    let name = procfs::link(task.host, &format!("fd/{fd}"));
+    call: &Call,
+    (range, shared): (GuestRange, bool),
+    name: &str,
+) -> Result<Option<Vec<MapOp>>, StopError> {
+    let [_, _, prot, _, fd, offset] = call.args;
+    let fd = fd as i32;
     let cannot = |error| StopError::Refused(format!("mapping of {name}, which cannot be kept: {error}"));
     let path = format!("/proc/{}/fd/{fd}", task.host);
     let meta = std::fs::metadata(&path).map_err(cannot)?;
     if meta.file_type().is_char_device() && name == "/dev/zero" {
-        return Ok((Backing::Zero, name));
+        return Ok(None);
     }
     if !meta.is_file() {
         let what = if meta.file_type().is_block_device() { "block device" } else { "device" };
@@ -101,8 +103,8 @@ fn mapped_file(
     let file = File::open(&path).map_err(cannot)?;
     let writable =
         procfs::fd_flags(task.host, fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
-    let kept = shared::map_file(core, task, (&file, &meta, &name), (range, offset), (shared, writable))?;
-    Ok((Backing::File { file: kept, offset }, name))
+    let place = (range, offset, Prot::from_bits(prot));
+    shared::map_file(core, task, (&file, &meta, name), place, (shared, writable)).map(Some)
 }
 
 fn brk(task: &Task, new: GuestAddr) -> Option<MapOp> {

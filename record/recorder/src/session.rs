@@ -20,7 +20,7 @@ use crate::sink::Sink;
 use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Space, Task};
 use crate::timer::{TICK_MS, Timer};
-use crate::{exec, header, launch, signal, spawn, syscall};
+use crate::{exec, follow, header, launch, signal, spawn, syscall};
 
 /// Ticks a task keeps the turn while others could go on.
 pub(crate) const SLICE: u32 = 2;
@@ -37,6 +37,8 @@ pub(crate) struct Core {
     pub(crate) timer: Timer,
     /// What shared mappings show, while anything does.
     pub(crate) objects: Vec<Weak<Object>>,
+    /// The files that other mappings show.
+    pub(crate) follow: follow::Files,
     /// Spaces, while they exist.
     pub(crate) spaces: Vec<Weak<Space>>,
     /// Tasks just born, to be adopted by the session.
@@ -129,6 +131,7 @@ impl Session {
             unexplained: Vec::new(),
             timer,
             objects: Vec::new(),
+            follow: follow::Files::inherited(first),
             spaces: Vec::new(),
             newborn: Vec::new(),
             early: BTreeMap::new(),

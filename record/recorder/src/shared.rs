@@ -4,15 +4,19 @@
 //! replay in event order sees the same contents. What else could change an object is written down or refused.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use guest::{FileId, GuestMemory, GuestRange, SpaceId};
-use kernel::Call;
+use guest::{FileId, GuestMemory, GuestRange, Prot, SpaceId};
+use kernel::{Call, FileName};
 use trace::{Backing, MapOp, MemWrite};
 
+use crate::follow::{self, Changes};
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::{Space, Task};
@@ -22,7 +26,7 @@ use crate::{image, procfs};
 #[derive(Debug)]
 pub(crate) struct Object {
     /// Device and inode, or `None` where it is anonymous.
-    file: Option<(u64, u64)>,
+    file: Option<Identity>,
     /// The kept file that stands for it.
     kept: Cell<FileId>,
     /// The space of the program that mapped it first, or that program's ancestor by fork.
@@ -38,9 +42,15 @@ pub(crate) struct SharedMapping {
     pub(crate) offset: u64,
 }
 
-fn identity(meta: &Metadata) -> (u64, u64) {
+/// Device and inode.
+pub(crate) type Identity = (u64, u64);
+
+pub(crate) fn identity(meta: &Metadata) -> Identity {
     (meta.dev(), meta.ino())
 }
+
+/// A file that is mapped: opened, described, named.
+pub(crate) type Opened<'a> = (&'a File, &'a Metadata, &'a str);
 
 /// Notes an anonymous shared mapping.
 pub(crate) fn map_anonymous(task: &Task, range: GuestRange) {
@@ -48,50 +58,100 @@ pub(crate) fn map_anonymous(task: &Task, range: GuestRange) {
     task.space.shared.borrow_mut().push(SharedMapping { range, object: Rc::new(object), offset: 0 });
 }
 
-/// The kept file for a new mapping of an open file.
+/// The operations for a new mapping of an open file: its own, and those of mappings that thereby become the object's.
 pub(crate) fn map_file(
     core: &mut Core,
     task: &Task,
-    opened: (&File, &Metadata, &str),
-    place: (GuestRange, u64),
-    shared_and_writable: (bool, bool),
-) -> Result<FileId, StopError> {
-    let ((file, meta, name), (range, offset), (shared, writable)) = (opened, place, shared_and_writable);
+    opened: Opened<'_>,
+    (range, offset, prot): (GuestRange, u64, Prot),
+    (shared, writable): (bool, bool),
+) -> Result<Vec<MapOp>, StopError> {
+    let (file, meta, name) = opened;
     let live =
         core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(meta)));
     let object = match live {
-        // A private mapping shows the contents of this moment, which the file's times do not tell.
-        Some(_) if !shared => return Ok(core.sink.writer.keep_anew(file, name)?),
+        Some(_) if !shared => return Err(mixed(name)),
         Some(object) if object.unit != task.space.unit => {
             return Err(StopError::Refused(format!(
                 "{name} mapped shared by programs that were executed separately is not supported"
             )));
         }
         Some(object) => object,
-        None if !(shared && writable) => return Ok(core.sink.writer.keep_file(file, name)?),
-        None => {
-            let kept = Cell::new(core.sink.writer.keep_anew(file, name)?);
-            let object = Rc::new(Object { file: Some(identity(meta)), kept, unit: task.space.unit });
-            core.objects.retain(|weak| weak.strong_count() > 0);
-            core.objects.push(Rc::downgrade(&object));
-            object
+        None if !(shared && writable) => {
+            let kept = core.sink.writer.keep_file(file, name)?;
+            let known = (identity(meta), name, meta.len());
+            follow::map(core, &task.space, known, kept, (range, offset, shared));
+            return Ok(vec![of_file(range, prot, false, (kept, offset), name)]);
         }
+        None => new_object(core, task, opened)?,
     };
+    let followers = follow::take_shared(core, &task.space, identity(meta)).map_err(|name| mixed(&name))?;
     let kept = object.kept.get();
-    task.space.shared.borrow_mut().push(SharedMapping { range, object, offset });
-    Ok(kept)
+    let mut ops = vec![of_file(range, prot, true, (kept, offset), name)];
+    let readable = Prot { read: true, write: false, exec: false };
+    ops.extend(
+        followers.iter().map(|(range, offset)| of_file(*range, readable, true, (kept, *offset), name)),
+    );
+    let mut mappings = task.space.shared.borrow_mut();
+    for (range, offset) in [(range, offset)].into_iter().chain(followers) {
+        mappings.push(SharedMapping { range, object: Rc::clone(&object), offset });
+    }
+    Ok(ops)
 }
 
-/// Forgets shared mappings in a range that is mapped anew or unmapped; what sticks out stays.
+fn mixed(name: &str) -> StopError {
+    StopError::Refused(format!(
+        "{name} mapped private while it is also mapped shared for writing is not supported"
+    ))
+}
+
+fn new_object(core: &mut Core, task: &Task, (file, meta, name): Opened<'_>) -> Result<Rc<Object>, StopError> {
+    let kept = Cell::new(core.sink.writer.keep_anew(file, name)?);
+    let object = Rc::new(Object { file: Some(identity(meta)), kept, unit: task.space.unit });
+    core.objects.retain(|weak| weak.strong_count() > 0);
+    core.objects.push(Rc::downgrade(&object));
+    Ok(object)
+}
+
+/// A mapping of a kept file.
+pub(crate) fn of_file(
+    range: GuestRange,
+    prot: Prot,
+    shared: bool,
+    (file, offset): (FileId, u64),
+    name: &str,
+) -> MapOp {
+    MapOp::Map {
+        range,
+        prot,
+        shared,
+        grows_down: false,
+        no_reserve: false,
+        backing: Backing::File { file, offset },
+        name: name.to_owned(),
+    }
+}
+
+/// The parts of a range that lie outside another.
+pub(crate) fn outside(range: GuestRange, cut: GuestRange) -> impl Iterator<Item = GuestRange> {
+    let low = GuestRange { start: range.start, end: cut.start.min(range.end) };
+    let high = GuestRange { start: cut.end.max(range.start), end: range.end };
+    [low, high].into_iter().filter(|part| !part.is_empty())
+}
+
+/// Forgets mappings of files and objects in a range that is mapped anew or unmapped; what sticks out stays.
 pub(crate) fn forget(space: &Space, range: GuestRange) {
+    follow::forget(space, range);
+    forget_shared(space, range);
+}
+
+fn forget_shared(space: &Space, range: GuestRange) {
     let mut shared = space.shared.borrow_mut();
     if !shared.iter().any(|mapping| mapping.range.overlaps(range)) {
         return;
     }
     let parts = |mapping: SharedMapping| {
-        let low = GuestRange { start: mapping.range.start, end: range.start.min(mapping.range.end) };
-        let high = GuestRange { start: range.end.max(mapping.range.start), end: mapping.range.end };
-        [low, high].into_iter().filter(|part| !part.is_empty()).map(move |part| SharedMapping {
+        outside(mapping.range, range).map(move |part| SharedMapping {
             range: part,
             object: Rc::clone(&mapping.object),
             offset: mapping.offset + (part.start.0 - mapping.range.start.0),
@@ -101,50 +161,75 @@ pub(crate) fn forget(space: &Space, range: GuestRange) {
     *shared = rest;
 }
 
-/// A shared mapping moved.
+/// A mapping moved.
 pub(crate) fn moved(space: &Space, from: GuestRange, to: GuestRange) {
+    follow::moved(space, from, to);
     let moving = space.shared.borrow().iter().find(|shared| shared.range.start == from.start).cloned();
-    forget(space, from);
-    forget(space, to);
+    forget_shared(space, from);
+    forget_shared(space, to);
     if let Some(mapping) = moving {
         space.shared.borrow_mut().push(SharedMapping { range: to, ..mapping });
     }
 }
 
 /// A finished call changed a file: what thereby changed in the task's memory.
-pub(crate) fn file_changes(
+pub(crate) fn file_changes(core: &mut Core, task: &Task, call: &Call) -> Result<Changes, StopError> {
+    if !call.succeeded() {
+        return Ok(Changes::default());
+    }
+    follow::opened(core, task, call);
+    if core.objects.is_empty() && !core.follow.any_hot() {
+        return Ok(Changes::default());
+    }
+    let Some(place) = changed_file(task, call) else { return Ok(Changes::default()) };
+    let Ok(meta) = std::fs::metadata(&place) else { return Ok(Changes::default()) };
+    let object =
+        core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(&meta)));
+    let from_buffer = matches!(kernel::output(call, &task.space.memory), Ok(Some(_)));
+    match object {
+        Some(object) => object_changes(core, task, call, (&object, &place, from_buffer)),
+        None => {
+            let extent = from_buffer.then(|| extent(task, call));
+            follow::changed(core, task, identity(&meta), &place, extent)
+        }
+    }
+}
+
+/// Where the file that a call changed can be opened.
+fn changed_file(task: &Task, call: &Call) -> Option<PathBuf> {
+    const LONGEST: usize = 4096;
+    let memory = &task.space.memory;
+    let proc = PathBuf::from(format!("/proc/{}", task.host));
+    Some(match kernel::changes_file(call, memory)? {
+        FileName::Descriptor(fd) => proc.join(format!("fd/{fd}")),
+        FileName::Path(at) => {
+            let path = PathBuf::from(OsString::from_vec(memory.read_cstr(at, LONGEST).ok()?));
+            match path.strip_prefix("/") {
+                Ok(below) => proc.join("root").join(below),
+                Err(_) => proc.join("cwd").join(path),
+            }
+        }
+    })
+}
+
+fn object_changes(
     core: &mut Core,
     task: &Task,
     call: &Call,
-) -> Result<(Vec<MapOp>, Vec<MemWrite>), StopError> {
-    let nothing = (Vec::new(), Vec::new());
-    if core.objects.is_empty() || !call.succeeded() {
-        return Ok(nothing);
+    (object, place, from_buffer): (&Rc<Object>, &Path, bool),
+) -> Result<Changes, StopError> {
+    let of_object = |mapping: &&SharedMapping| Rc::ptr_eq(&mapping.object, object);
+    let own: Vec<SharedMapping> = task.space.shared.borrow().iter().filter(of_object).cloned().collect();
+    if !own.is_empty() && from_buffer {
+        let writes = written(core, task, extent(task, call), &own)?;
+        return Ok(Changes { maps: Vec::new(), writes });
     }
-    let Some(position) = kernel::changes_file(call.nr, &call.args) else { return Ok(nothing) };
-    let fd = call.args[position] as i32;
-    let Ok(meta) = std::fs::metadata(format!("/proc/{}/fd/{fd}", task.host)) else { return Ok(nothing) };
-    let live = core.objects.iter().filter_map(Weak::upgrade);
-    let Some(object) = live.into_iter().find(|object| object.file == Some(identity(&meta))) else {
-        return Ok(nothing);
-    };
-    let own: Vec<SharedMapping> = task
-        .space
-        .shared
-        .borrow()
-        .iter()
-        .filter(|mapping| Rc::ptr_eq(&mapping.object, &object))
-        .cloned()
-        .collect();
-    let name = procfs::link(task.host, &format!("fd/{fd}"));
-    if !own.is_empty() && matches!(kernel::output(call, &task.space.memory), Ok(Some(_))) {
-        return Ok((Vec::new(), written(core, task, call, fd, &own)?));
-    }
+    let name = std::fs::read_link(place).map_or(String::new(), |path| path.to_string_lossy().into_owned());
     let others: Vec<Rc<Space>> = core
         .spaces
         .iter()
         .filter_map(Weak::upgrade)
-        .filter(|space| !Rc::ptr_eq(space, &task.space) && shows(space, &object))
+        .filter(|space| !Rc::ptr_eq(space, &task.space) && shows(space, object))
         .collect();
     if !others.iter().all(|space| space.in_call.get()) {
         return Err(StopError::Refused(format!(
@@ -152,42 +237,46 @@ pub(crate) fn file_changes(
         )));
     }
     if own.is_empty() && others.is_empty() {
-        return Ok(nothing);
+        return Ok(Changes::default());
     }
     let cannot = |error| StopError::Refused(format!("{name} was changed and cannot be kept: {error}"));
-    let file = File::open(format!("/proc/{}/fd/{fd}", task.host)).map_err(cannot)?;
+    let file = File::open(place).map_err(cannot)?;
     object.kept.set(core.sink.writer.keep_anew(&file, &name)?);
     for space in others {
-        let ops = remapped(&space, &name, &object).map_err(cannot)?;
+        let ops = remapped(&space, &name, object).map_err(cannot)?;
         space.owed.borrow_mut().extend(ops);
     }
-    Ok((remapped(&task.space, &name, &object).map_err(cannot)?, Vec::new()))
+    Ok(Changes { maps: remapped(&task.space, &name, object).map_err(cannot)?, writes: Vec::new() })
 }
 
 fn shows(space: &Space, object: &Rc<Object>) -> bool {
     space.shared.borrow().iter().any(|mapping| Rc::ptr_eq(&mapping.object, object))
 }
 
-/// What a `write` or the like put into mapped parts of the file.
-fn written(
-    core: &mut Core,
-    task: &Task,
-    call: &Call,
-    fd: i32,
-    own: &[SharedMapping],
-) -> Result<Vec<MemWrite>, StopError> {
+/// The bytes of its file that a `write` or the like put there: start and end.
+fn extent(task: &Task, call: &Call) -> (u64, u64) {
     const AT_OFFSET: [u32; 3] =
         [kernel::number("pwrite64"), kernel::number("pwritev"), kernel::number("pwritev2")];
     let len = call.result as u64;
-    let start = if AT_OFFSET.contains(&call.nr) {
-        call.args[3]
-    } else {
-        procfs::fd_offset(task.host, fd).unwrap_or(len).saturating_sub(len)
+    let start = match call.args[3] {
+        // `pwritev2` at the file's own offset, too.
+        offset if AT_OFFSET.contains(&call.nr) && offset != u64::MAX => offset,
+        _ => procfs::fd_offset(task.host, call.args[0] as i32).unwrap_or(len).saturating_sub(len),
     };
+    (start, start + len)
+}
+
+/// What a call put into mapped parts of the file.
+fn written(
+    core: &mut Core,
+    task: &Task,
+    (start, end): (u64, u64),
+    own: &[SharedMapping],
+) -> Result<Vec<MemWrite>, StopError> {
     let mut writes = Vec::new();
     for mapping in own {
         let from = start.max(mapping.offset);
-        let to = (start + len).min(mapping.offset + mapping.range.len());
+        let to = end.min(mapping.offset + mapping.range.len());
         if from < to {
             let addr = mapping.range.start.wrapping_add(from - mapping.offset);
             let bytes = task.space.memory.read_vec(addr, (to - from) as usize)?;
@@ -207,15 +296,7 @@ fn remapped(space: &Space, name: &str, object: &Rc<Object>) -> io::Result<Vec<Ma
         for piece in maps.iter().filter(|piece| piece.range.overlaps(mapping.range)) {
             let range = piece.range.intersect(mapping.range);
             let offset = mapping.offset + (range.start.0 - mapping.range.start.0);
-            ops.push(MapOp::Map {
-                range,
-                prot: piece.prot,
-                shared: true,
-                grows_down: false,
-                no_reserve: false,
-                backing: Backing::File { file: object.kept.get(), offset },
-                name: name.to_owned(),
-            });
+            ops.push(of_file(range, piece.prot, true, (object.kept.get(), offset), name));
         }
     }
     Ok(ops)

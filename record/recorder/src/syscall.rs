@@ -7,6 +7,7 @@ use kernel::{Call, Class, Errno, MapCall};
 use ptrace::Stopped;
 use trace::{MemWrite, SyscallInfo};
 
+use crate::follow::{self, Changes};
 use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
@@ -111,7 +112,9 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let call = pending.call.returned(result);
     let refused = pending.emulated.is_some() && !matches!(pending.class, Class::Answer(_));
     let ranges = if refused { Vec::new() } else { effects(&call, task)? };
+    let Changes { maps: mut late, mut writes } = follow::caught_up(core, task)?;
     let mut maps = task.space.owed.take();
+    maps.append(&mut late);
     if let Class::Map(kind) = pending.class {
         maps.extend(memmap::ops(core, task, kind, &call)?);
     }
@@ -120,10 +123,13 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         let shown = kernel::format_call(nr, &args, Some(result), Some(&task.space.memory));
         core.unexplained.extend(found.into_iter().map(|what| format!("{shown}: {what}")));
     }
-    let mut writes = read_ranges(core, task, &ranges)?;
-    let (changed_maps, changed_writes) = shared::file_changes(core, task, &call)?;
-    maps.extend(changed_maps);
-    writes.extend(changed_writes);
+    writes.extend(read_ranges(core, task, &ranges)?);
+    if let Class::Map(kind) = pending.class {
+        writes.extend(follow::uncovered(core, task, kind, &call)?);
+    }
+    let changed = shared::file_changes(core, task, &call)?;
+    maps.extend(changed.maps);
+    writes.extend(changed.writes);
     let (stream, crc) = output::of_call(core, task, &call)?;
     let after = going_on(&regs, nr, result);
     task.restart = (result == ERESTART_RESTARTBLOCK).then_some((call.nr, call.args));

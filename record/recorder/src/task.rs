@@ -9,6 +9,7 @@ use ptrace::{HostTid, Memory, Stopped};
 use trace::MapOp;
 
 use crate::answer::Guise;
+use crate::follow::Follower;
 use crate::shared::SharedMapping;
 
 /// A recorded address space.
@@ -22,6 +23,8 @@ pub(crate) struct Space {
     pub(crate) unit: SpaceId,
     /// Shared mappings of objects that stores change.
     pub(crate) shared: RefCell<Vec<SharedMapping>>,
+    /// Mappings that follow a file which others may change.
+    pub(crate) followers: RefCell<Vec<Follower>>,
     /// The task that brought it into being, by which `/proc` tells of it.
     pub(crate) owner: HostTid,
     /// Whether a task of it is inside a system call, and no user code of it runs before that returns.
@@ -41,6 +44,7 @@ impl Space {
             brk: Cell::new(brk),
             unit: id,
             shared: RefCell::default(),
+            followers: RefCell::default(),
             owner,
             in_call: Cell::new(false),
             owed: RefCell::default(),
@@ -53,6 +57,7 @@ impl Space {
         Self {
             unit: self.unit,
             shared: self.shared.clone(),
+            followers: self.followers.clone(),
             sharing: self.sharing.clone(),
             ..Self::new(id, owner, memory, self.brk.get())
         }

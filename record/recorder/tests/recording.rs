@@ -230,6 +230,59 @@ fn forked_processes_share_what_they_map_shared() {
     assert!(matches!(files[..], [a, b] if a == b), "two views of one object: {files:?}");
 }
 
+/// Maps a file of a page private or shared, for reading or writing: `view(flags, mode)`.
+const VIEW: &str = "#define _GNU_SOURCE
+     #include <fcntl.h>
+     #include <stdlib.h>
+     #include <sys/mman.h>
+     #include <sys/wait.h>
+     #include <unistd.h>
+     static char name[] = \"/tmp/viewXXXXXX\";
+     static volatile char *view(int flags, int mode) {
+         return mmap(0, 4096, mode == O_RDWR ? 3 : 1, flags, open(name, mode), 0);
+     }
+     static int made(void) { int fd = mkstemp(name); ftruncate(fd, 4096); return fd; }
+     ";
+
+#[track_caller]
+fn refusal(main: &str, expected: &str) {
+    let recorded = program(&format!("{VIEW} int main(void) {{ int fd = made(); {main} }}"), 137);
+    let why = recorded.outcome.refused.expect("a refusal");
+    assert!(why.contains("/tmp/view") && why.contains(expected), "{why}");
+}
+
+#[test]
+fn stores_that_a_private_mapping_would_follow_are_refused() {
+    let mixed = "mapped private while it is also mapped shared for writing is not supported";
+    refusal("view(MAP_PRIVATE, O_RDONLY); view(MAP_SHARED, O_RDWR);", mixed);
+    refusal("view(MAP_SHARED, O_RDWR); view(MAP_PRIVATE, O_RDONLY);", mixed);
+    refusal(
+        "view(MAP_PRIVATE, O_RDONLY); int p[2]; pipe(p);
+         if (!fork()) { write(p[1], name, 1); for (int i = 0; i < 100; i++) getppid(); write(fd, name, 1); _exit(0); }
+         read(p[0], name, 1); wait(0);",
+        "while another process runs that has it mapped is not supported",
+    );
+}
+
+#[test]
+fn one_mapping_after_the_other_is_recorded() {
+    let main = "volatile char *s = view(MAP_SHARED, O_RDWR); s[0] = 3; munmap((void *)s, 4096);
+         volatile char *p = view(MAP_PRIVATE, O_RDONLY); char four = 4; pwrite(fd, &four, 1, 1);
+         int seen = p[0] + p[1]; munmap((void *)p, 4096);
+         volatile char *r = view(MAP_SHARED, O_RDONLY); s = view(MAP_SHARED, O_RDWR); s[2] = 5;
+         return seen + r[2];";
+    let recorded = program(&format!("{VIEW} int main(void) {{ int fd = made(); {main} }}"), 12);
+    assert_eq!(recorded.outcome.refused, None);
+    let shared = |op: &MapOp| matches!(op, MapOp::Map { shared: true, .. });
+    let events: Vec<_> =
+        recorded.events.iter().map(|event| event.maps.iter().filter(|op| shared(op)).count()).collect();
+    assert_eq!(
+        events.iter().filter(|count| **count > 0).collect::<Vec<_>>(),
+        [&1, &2],
+        "the reader joins the writer"
+    );
+}
+
 #[test]
 fn a_signal_in_user_code_waits_for_the_next_call() {
     let recorded = program(

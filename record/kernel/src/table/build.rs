@@ -3,7 +3,9 @@
 use crate::errno::Errno;
 use crate::flags::FlagSet;
 use crate::requests::Requests;
-use crate::row::{Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Row, Size, Struct, Support, When};
+use crate::row::{
+    Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Row, Size, Struct, Support, When,
+};
 
 pub(crate) const fn row(nr: u32, name: &'static str, args: &'static [Arg]) -> Row {
     Row {
@@ -17,6 +19,7 @@ pub(crate) const fn row(nr: u32, name: &'static str, args: &'static [Arg]) -> Ro
         check: None,
         no_wait: None,
         changes_file: None,
+        opens: None,
         sends: false,
     }
 }
@@ -59,6 +62,10 @@ impl Row {
 
     pub(crate) const fn changes(self, position: u8) -> Self {
         Self { changes_file: Some(position), ..self }
+    }
+
+    pub(crate) const fn opens(self, opens: Opens) -> Self {
+        Self { opens: Some(opens), ..self }
     }
 
     pub(crate) const fn sends(self) -> Self {

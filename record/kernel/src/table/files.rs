@@ -4,18 +4,21 @@ use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
 use crate::requests::{FCNTL, IOCTL};
-use crate::row::{Hand, Row, Size, When};
+use crate::row::{Hand, Opens, Row, Size, When};
 use crate::structs::*;
 
 const O_NONBLOCK: u64 = 0o4000;
-const MAPPED: &str = "memory that maps the file is not seen to change";
-const UNSEEN: &str = "memory that maps the file is not seen to change; towards the run's own output it is answered EINVAL, and \
-                      programs read and write instead";
+const O_RDWR: u64 = 2;
+const O_WRONLY_TRUNC: u64 = 0o1001;
+const UNSEEN: &str =
+    "towards the run's own output it is answered EINVAL, and programs read and write instead";
 
 pub(super) const ROWS: &[Row] = &[
     row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits(),
     row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends(),
-    row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")]).waits_unless(1, O_NONBLOCK),
+    row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")])
+        .waits_unless(1, O_NONBLOCK)
+        .opens(Opens::Flags(1)),
     row(3, "close", &[fd("fd")]),
     row(4, "stat", &[path("path"), wrote("statbuf", STAT)]),
     row(5, "fstat", &[fd("fd"), wrote("statbuf", STAT)]),
@@ -42,8 +45,8 @@ pub(super) const ROWS: &[Row] = &[
     row(74, "fsync", &[fd("fd")]),
     row(75, "fdatasync", &[fd("fd")]),
     row(76, "truncate", &[path("path"), long("length")])
-        .partial(MAPPED),
-    row(77, "ftruncate", &[fd("fd"), long("length")]).changes(0).partial(MAPPED),
+        .changes(0),
+    row(77, "ftruncate", &[fd("fd"), long("length")]).changes(0),
     row(78, "getdents", &[fd("fd"), out("dirents", Size::Result(2)), uint("count")]),
     row(79, "getcwd", &[out("buf", Size::Result(1)), uint("size")]),
     row(80, "chdir", &[path("path")]),
@@ -51,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
     row(82, "rename", &[path("old"), path("new")]),
     row(83, "mkdir", &[path("path"), mode("mode")]),
     row(84, "rmdir", &[path("path")]),
-    row(85, "creat", &[path("path"), mode("mode")]).waits(),
+    row(85, "creat", &[path("path"), mode("mode")]).waits().opens(Opens::Always(O_WRONLY_TRUNC)),
     row(86, "link", &[path("old"), path("new")]),
     row(87, "unlink", &[path("path")]),
     row(88, "symlink", &[path("target"), path("link")]),
@@ -97,7 +100,8 @@ pub(super) const ROWS: &[Row] = &[
     row(221, "fadvise64", &[fd("fd"), long("offset"), uint("len"), flags("advice", &FADVISE)]),
     row(235, "utimes", &[path("path"), read("times", TWO_TIMEVALS)]),
     row(257, "openat", &[dirfd("dirfd"), path("path"), flags("flags", &OPEN), mode("mode")])
-        .waits_unless(2, O_NONBLOCK),
+        .waits_unless(2, O_NONBLOCK)
+        .opens(Opens::Flags(2)),
     row(258, "mkdirat", &[dirfd("dirfd"), path("path"), mode("mode")]),
     row(259, "mknodat", &[dirfd("dirfd"), path("path"), mode("mode"), hex("dev")]),
     row(260, "fchownat", &[dirfd("dirfd"), path("path"), int("owner"), int("group"), flags("flags", &AT)]),
@@ -131,7 +135,7 @@ pub(super) const ROWS: &[Row] = &[
     .partial(UNSEEN),
     row(276, "tee", &[fd("in"), fd("out"), uint("len"), flags("flags", &SPLICE)])
         .waits_unless(3, 2)
-        .partial("towards the run's own output it is answered EINVAL, and programs read and write instead"),
+        .partial(UNSEEN),
     row(277, "sync_file_range", &[fd("fd"), long("offset"), long("nbytes"), hex("flags")]),
     row(278, "vmsplice", &[fd("fd"), iov_out("iov", 2), uint("count"), flags("flags", &SPLICE)])
         .waits_unless(3, 2)
@@ -139,8 +143,7 @@ pub(super) const ROWS: &[Row] = &[
                   answered EINVAL"),
     row(280, "utimensat", &[dirfd("dirfd"), path("path"), read("times", TWO_TIMESPECS), flags("flags", &AT)]),
     row(285, "fallocate", &[fd("fd"), flags("mode", &FALLOC), long("offset"), long("len")])
-        .changes(0)
-        .partial(MAPPED),
+        .changes(0),
     row(292, "dup3", &[fd("old"), fd("new"), flags("flags", &OPEN)]),
     row(293, "pipe2", &[wrote("fds", INT_PAIR), flags("flags", &OPEN_BITS)]),
     row(295, "preadv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits(),
@@ -160,14 +163,15 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .hand(Hand::NameToHandle),
-    row(304, "open_by_handle_at", &[dirfd("mount_fd"), hex("handle"), flags("flags", &OPEN)]),
+    row(304, "open_by_handle_at", &[dirfd("mount_fd"), hex("handle"), flags("flags", &OPEN)])
+        .opens(Opens::Flags(2)),
     row(306, "syncfs", &[fd("fd")]),
     row(
         316,
         "renameat2",
         &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new"), flags("flags", &RENAME)],
     ),
-    row(319, "memfd_create", &[text("name"), flags("flags", &MEMFD)]),
+    row(319, "memfd_create", &[text("name"), flags("flags", &MEMFD)]).opens(Opens::Always(O_RDWR)),
     row(
         326,
         "copy_file_range",
@@ -209,7 +213,9 @@ pub(super) const ROWS: &[Row] = &[
         ],
     ),
     row(436, "close_range", &[uint("first"), uint("last"), flags("flags", &CLOSE_RANGE)]),
-    row(437, "openat2", &[dirfd("dirfd"), path("path"), input("how", Size::Arg(3)), uint("size")]).waits(),
+    row(437, "openat2", &[dirfd("dirfd"), path("path"), input("how", Size::Arg(3)), uint("size")])
+        .waits()
+        .opens(Opens::How(2)),
     row(
         439,
         "faccessat2",
