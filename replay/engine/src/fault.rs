@@ -37,9 +37,9 @@ impl Space {
             return self.watch_trap(regs);
         }
         let at = CacheAddr(regs.rip);
-        if (self.comparison.start..self.comparison.end).contains(&at) {
-            // A searched word that is not there now: whether it is the one is found out from here.
-            return self.go_on(&Registers { rip: self.comparison.fault.0, ..*regs });
+        if let Some(place) = self.comparisons.iter().find(|place| (place.start..place.end).contains(&at)) {
+            // A searched word that cannot be read now: if all else is equal, it is looked at from here.
+            return self.go_on(&Registers { rip: place.fault.0, ..*regs });
         }
         let found = self.code.block_at(at).map(Rc::clone);
         let found = found.and_then(|block| block.mark_at(at).map(|mark| (block, mark)));

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
-use translate::{SEARCH_WORDS, SearchPage};
+use translate::{SEARCH_WORDS, SearchAt, SearchPage};
 
 use crate::RunError;
 use crate::fault::general;
@@ -40,7 +40,12 @@ impl Search {
         for ((at, &(from, value)), word) in page.addresses.iter_mut().zip(words).zip(&mut page.words) {
             (*at, *word) = (from.0, value);
         }
+        page.first = page.words[0].wrapping_neg();
         page
+    }
+
+    fn at(&self) -> SearchAt {
+        SearchAt { pc: self.registers.pc(), rcx: self.registers.rcx }
     }
 }
 
@@ -54,7 +59,7 @@ pub(crate) struct Searching {
 
 impl Space {
     /// Sets the state at which [`run`](Space::run) ends with [`Exit::Candidate`](crate::Exit::Candidate), or none. Works in all modes
-    /// and leaves the mode alone. Setting another one at the same pc costs next to nothing; at another pc, a few blocks.
+    /// and leaves the mode alone. Setting another one with the same pc and rcx costs next to nothing; else, a few blocks.
     ///
     /// To be set where the flags are exact: at any exit but `LogFull` or a fault that says otherwise. An instruction with a repeat
     /// prefix is compared before its first iteration only.
@@ -67,10 +72,10 @@ impl Space {
         if count > Search::MAX_WORDS {
             return Err(RunError::TooManyWords { count });
         }
-        let (old, new) = (self.searched(), search.map(|search| search.registers.pc()));
+        let (old, new) = (self.searched(), search.map(Search::at));
         if old != new {
-            self.drop_search_blocks(old);
-            self.drop_search_blocks(new);
+            self.drop_search_blocks(old.map(|search| search.pc));
+            self.drop_search_blocks(new.map(|search| search.pc));
         }
         if let Some(search) = search {
             self.slot.page_mut().search = search.page();
@@ -84,9 +89,9 @@ impl Space {
         self.searching.as_ref().is_some_and(|searching| self.is_at(&searching.search))
     }
 
-    /// The pc at which blocks compare.
-    pub(crate) fn searched(&self) -> Option<GuestAddr> {
-        self.searching.as_ref().map(|searching| searching.search.registers.pc())
+    /// Where blocks compare.
+    pub(crate) fn searched(&self) -> Option<SearchAt> {
+        self.searching.as_ref().map(|searching| searching.search.at())
     }
 
     /// Forgets the blocks that run through `pc` or look at it: with a search there they are not the same as without.
@@ -99,7 +104,7 @@ impl Space {
 
     /// Whether the next instruction is the one at which a state is searched for.
     pub(crate) fn is_at_search(&self) -> bool {
-        self.searched() == Some(self.regs.pc())
+        self.searched().is_some_and(|search| search.pc == self.regs.pc())
     }
 
     /// Nothing is told of the instruction at which a run begins.

@@ -59,7 +59,7 @@ pub struct Space {
     pub(crate) no_breakpoints: BTreeSet<GuestAddr>,
     pub(crate) watchpoints: Watched,
     pub(crate) searching: Option<Searching>,
-    pub(crate) comparison: Comparison,
+    pub(crate) comparisons: [Comparison; 2],
     pub(crate) mode: Mode,
     /// The guest's registers while nothing runs.
     pub(crate) regs: Registers,
@@ -149,7 +149,7 @@ impl Space {
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
             searching: None,
-            comparison: runtime.comparison,
+            comparisons: runtime.comparisons,
             mode: config.mode,
             regs,
             flags_known: true,
@@ -229,7 +229,7 @@ impl Space {
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
             searching: None,
-            comparison: self.comparison,
+            comparisons: self.comparisons,
             mode: self.mode,
             regs: self.regs,
             flags_known: self.flags_known,
@@ -244,7 +244,7 @@ impl Space {
         };
         copy.map_slot()?;
         copy.drop_breakpoint_blocks(&self.breakpoints);
-        copy.drop_search_blocks(self.searched());
+        copy.drop_search_blocks(self.searched().map(|search| search.pc));
         Ok(copy)
     }
 

@@ -30,6 +30,9 @@ impl Generator<'_> {
             self.free_rcx(step);
         }
         self.count_at_end();
+        if !step.is_indirect() {
+            self.give_rcx_back();
+        }
         self.mark(step.pc);
         match step.kind {
             Kind::Jump => {

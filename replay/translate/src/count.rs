@@ -49,7 +49,12 @@ impl Generator<'_> {
         };
         self.counting = Counting::Exits { at };
         self.idle = plan.idle(self.observer.as_ref().map_or(0, Observer::scratch));
+        let away = self.spilled.contains(RCX);
         let out = self.cold.here();
+        if away && dead {
+            let slot = self.spill_slot(RCX);
+            self.cold.load(RCX, slot);
+        }
         self.exit_here(ExitKind::Budget, self.request.pc);
         let counter = self.counter();
         if dead {
@@ -57,7 +62,9 @@ impl Generator<'_> {
             self.hot.jump_if(0xC, out);
             self.true_flags = 0;
         } else {
-            self.spill(RCX);
+            if !away {
+                self.spill(RCX);
+            }
             self.hot.load(RCX, counter);
             self.hot.lea(RCX, Mem::at(RCX, -(self.longest as i32)));
             self.jump_over_if_positive();
@@ -67,8 +74,8 @@ impl Generator<'_> {
             self.cold.load(RCX, slot);
             self.cold.jump(out);
             self.hot.jump(restore);
-            self.unspill(RCX);
         }
+        self.bring_back_rcx();
     }
 
     fn counter(&self) -> Mem {
@@ -78,14 +85,22 @@ impl Generator<'_> {
     fn count_at_entry(&mut self, plan: &Plan, dead: bool) {
         if dead {
             self.count_with_flags();
+            self.bring_back_rcx();
         } else {
             self.count_without_flags();
             // Once in the engine page, the guest's rcx may stay there for an indirect branch.
             if !plan.leaves_rcx_alone() {
-                self.unspill(RCX);
+                self.bring_back_rcx();
             }
         }
         self.subtracted = self.longest;
+    }
+
+    /// After counting at entry: the guest's rcx into its place, unless it is to stay in the engine page.
+    fn bring_back_rcx(&mut self) {
+        if !self.keeps_rcx_away && self.spilled.contains(RCX) {
+            self.unspill(RCX);
+        }
     }
 
     /// `sub [counter], n; js out`
@@ -96,6 +111,10 @@ impl Generator<'_> {
         let out = self.cold.here();
         self.hot.jump_if(8, out);
         self.arithmetic(true, 0, counter, n);
+        if self.spilled.contains(RCX) {
+            let slot = self.spill_slot(RCX);
+            self.cold.load(RCX, slot);
+        }
         self.exit_here(ExitKind::Budget, self.request.pc);
         self.true_flags = 0;
     }
@@ -124,7 +143,9 @@ impl Generator<'_> {
         let counter = self.counter();
         let slot = self.spill_slot(RCX);
         let n = self.longest as i32;
-        self.spill(RCX);
+        if !self.spilled.contains(RCX) {
+            self.spill(RCX);
+        }
         self.hot.load(RCX, counter);
         self.hot.lea(RCX, Mem::at(RCX, -n));
         self.hot.store(counter, RCX);
@@ -240,7 +261,7 @@ fn flags_are_dead(request: &Request<'_>, plan: &Plan, from: usize, seen: &mut Ve
     let mut live = flags::ARITHMETIC;
     for (ahead, step) in plan.steps[from..].iter().enumerate() {
         // A comparison comes before any counting at its instruction.
-        if ahead > 0 && request.search == Some(step.pc) {
+        if ahead > 0 && request.searches(step.pc) {
             return false;
         }
         let effect = flags::effect(&step.instr);

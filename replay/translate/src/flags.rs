@@ -77,7 +77,7 @@ fn dead_from(
         if flags == 0 {
             return true;
         }
-        if *fuel == 0 || request.breakpoints.contains(&pc) || request.search == Some(pc) {
+        if *fuel == 0 || request.breakpoints.contains(&pc) || request.searches(pc) {
             return false;
         }
         *fuel -= 1;

@@ -18,6 +18,7 @@ use crate::plan::{End, Plan, Step, Through, plan};
 use crate::refusal::Refusal;
 use crate::request::Request;
 use crate::runtime::{self, Stub};
+use crate::search;
 
 /// Translates the block at `request.pc`.
 ///
@@ -92,6 +93,8 @@ pub(crate) struct Generator<'a> {
     pub idle: u8,
     pub slots: Vec<Slot>,
     pub indirect: Option<Indirect>,
+    /// Whether the guest's rcx, which no step uses, stays in the engine page from the block's start to its end.
+    pub keeps_rcx_away: bool,
     /// Guest code beyond the block that its form depends on.
     pub looked_at: Vec<GuestRange>,
 }
@@ -122,6 +125,7 @@ impl<'a> Generator<'a> {
             idle: RAX,
             slots: Vec::new(),
             indirect: None,
+            keeps_rcx_away: search::keeps_rcx_away(request, plan),
             looked_at: Vec::new(),
         }
     }
@@ -357,10 +361,18 @@ impl<'a> Generator<'a> {
             }
             self.end_record(self.paths.len() as u32);
             self.count_on_side(side.to);
+            self.give_rcx_back();
             self.jump_to(side.to);
             let end =
                 if side.taken { Terminator::Jump { to: side.to } } else { Terminator::Fall { to: side.to } };
             self.paths.push(Path { instructions: side.retired, slots: side.slots, log_bytes, end });
+        }
+    }
+
+    /// Where the block is left, but for an indirect branch, the guest's rcx is in its place.
+    pub(crate) fn give_rcx_back(&mut self) {
+        if self.keeps_rcx_away && self.spilled.contains(RCX) {
+            self.unspill(RCX);
         }
     }
 
@@ -371,6 +383,7 @@ impl<'a> Generator<'a> {
             End::Fall(to) => {
                 self.end_record(0);
                 self.count_at_end();
+                self.give_rcx_back();
                 self.jump_to(to);
                 Terminator::Fall { to }
             }
@@ -385,6 +398,7 @@ impl<'a> Generator<'a> {
                     self.end_record(0);
                 }
                 self.count_at_end();
+                self.give_rcx_back();
                 self.mark(pc);
                 let state = plan.steps.last().map(|step| step.kind);
                 if let (Some(Kind::State(StateImage::XSave | StateImage::XSaveCompact)), false) =

@@ -67,6 +67,8 @@ pub struct SearchPage {
     pub addresses: [u64; SEARCH_WORDS],
     /// Their values.
     pub words: [u64; SEARCH_WORDS],
+    /// The first word's value, negated.
+    pub first: u64,
     /// Where the guest goes on when something differs.
     pub(crate) resume: u64,
     /// Where all being equal is told.
@@ -82,6 +84,7 @@ impl SearchPage {
             flags: 0,
             addresses: [0; SEARCH_WORDS],
             words: [0; SEARCH_WORDS],
+            first: 0,
             resume: 0,
             found: 0,
         }

@@ -123,11 +123,14 @@ impl Plan {
 
     /// Whether the block ends with an indirect branch and none of its steps uses rcx.
     pub(crate) fn leaves_rcx_alone(&self) -> bool {
-        self.end == End::Branch && self.steps.last().is_some_and(Step::is_indirect) && {
-            let mut factory = InstructionInfoFactory::new();
-            let uses = |step: &Step| stores::used_registers(factory.info(&step.instr));
-            self.steps.iter().map(uses).all(|used| used >> RCX & 1 == 0)
-        }
+        self.end == End::Branch && self.steps.last().is_some_and(Step::is_indirect) && !self.uses_rcx()
+    }
+
+    /// Whether a step uses rcx.
+    pub(crate) fn uses_rcx(&self) -> bool {
+        let mut factory = InstructionInfoFactory::new();
+        let mut uses = |step: &Step| stores::used_registers(factory.info(&step.instr)) >> RCX & 1 != 0;
+        self.steps.iter().any(|step| uses(step))
     }
 }
 
@@ -160,7 +163,7 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
             break End::Exit(ExitKind::Breakpoint, pc);
         }
         // A log's blocks compare where they begin only.
-        if !steps.is_empty() && request.mode.logs() && request.search == Some(pc) {
+        if !steps.is_empty() && request.mode.logs() && request.searches(pc) {
             break End::Fall(pc);
         }
         match reader.look(pc, &mut steps) {
@@ -231,7 +234,7 @@ fn go_on(request: &Request<'_>, step: &Step, count: usize, sides: usize) -> Opti
         _ => return None,
     };
     let is_known = !request.code.bytes(to).is_empty();
-    let ends = request.breakpoints.contains(&to) || (request.mode.logs() && request.search == Some(to));
+    let ends = request.breakpoints.contains(&to) || (request.mode.logs() && request.searches(to));
     (is_known && !ends).then_some((through, to))
 }
 

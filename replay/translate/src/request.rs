@@ -59,6 +59,15 @@ impl Source for Bytes<'_> {
     }
 }
 
+/// Where blocks compare the guest's state.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SearchAt {
+    /// The instruction.
+    pub pc: GuestAddr,
+    /// The value of rcx in [`EnginePage::search`](crate::EnginePage::search), which code may hold, too.
+    pub rcx: u64,
+}
+
 /// One block to translate.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -85,7 +94,7 @@ pub struct Request<'a> {
     /// ([`EnginePage::search`](crate::EnginePage::search)), and leaves with
     /// [`ExitKind::Candidate`](crate::ExitKind::Candidate) when the two may be equal. Not before the first instruction of a block
     /// with a limit, nor before one that the block only exits at.
-    pub search: Option<GuestAddr>,
+    pub search: Option<SearchAt>,
     /// Have the block compare its source bytes with what they are now, each time it is entered, and leave with
     /// [`ExitKind::Stale`](crate::ExitKind::Stale) when they differ. For pages that are both written and run.
     pub self_check: bool,
@@ -93,4 +102,11 @@ pub struct Request<'a> {
     pub layout: &'a Layout,
     /// Size in bytes of the XSAVE area for the enabled features (CPUID leaf 0xD, EBX), to log `xsave`.
     pub xsave_size: u32,
+}
+
+impl Request<'_> {
+    /// Whether the state is compared before the instruction at `pc`.
+    pub(crate) fn searches(&self, pc: GuestAddr) -> bool {
+        self.search.is_some_and(|search| search.pc == pc)
+    }
 }

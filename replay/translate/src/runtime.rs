@@ -21,17 +21,19 @@ pub struct Runtime {
     /// stop is 2 more.
     pub syscalls: [CacheAddr; 2],
     /// Where words of memory are compared.
-    pub comparison: Comparison,
+    pub comparisons: [Comparison; 2],
 }
 
-/// The common stub that compares the guest's memory with [`EnginePage::search`](crate::EnginePage::search). What it reads may be gone.
+/// A place in the common stub that compares the guest's memory with [`EnginePage::search`](crate::EnginePage::search). What it reads
+/// may be gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Comparison {
     /// Where the code begins that may fault.
     pub start: CacheAddr,
     /// Where it ends.
     pub end: CacheAddr,
-    /// Where to go on after a fault, all registers as they are: leaves with [`ExitKind::Candidate`](crate::ExitKind::Candidate).
+    /// Where to go on after a fault, all registers as they are: leaves with [`ExitKind::Candidate`](crate::ExitKind::Candidate) if nothing
+    /// else differs.
     pub fault: CacheAddr,
 }
 
@@ -108,14 +110,14 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
     for byte in 0..=u8::MAX {
         asm.raw(&[byte & 1]);
     }
-    let comparison = search::stub(layout, &mut asm);
+    let comparisons = search::stub(layout, &mut asm);
     debug_assert!(asm.bytes.len() <= RUNTIME_PAGE_SIZE);
     Ok(Runtime {
         code: asm.bytes,
         miss: Stub::Miss.address(layout),
         exit: Stub::Exit.address(layout),
         syscalls: [exit_syscall, miss_syscall],
-        comparison,
+        comparisons,
     })
 }
 
@@ -224,12 +226,12 @@ fn bulk_stub(layout: &Layout, asm: &mut Asm) {
 }
 
 /// A short jump by opcode, to be landed later.
-fn short(asm: &mut Asm, opcode: u8) -> usize {
+pub(crate) fn short(asm: &mut Asm, opcode: u8) -> usize {
     asm.raw(&[opcode, 0]);
     asm.bytes.len()
 }
 
-fn land(asm: &mut Asm, from: usize) {
+pub(crate) fn land(asm: &mut Asm, from: usize) {
     let distance = asm.bytes.len() - from;
     debug_assert!(distance < 128);
     asm.bytes[from - 1] = distance as u8;
