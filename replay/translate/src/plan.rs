@@ -130,7 +130,7 @@ impl Plan {
     pub(crate) fn uses_rcx(&self) -> bool {
         let mut factory = InstructionInfoFactory::new();
         let mut uses = |step: &Step| stores::used_registers(factory.info(&step.instr)) >> RCX & 1 != 0;
-        self.steps.iter().any(|step| uses(step))
+        self.steps.iter().any(&mut uses)
     }
 }
 

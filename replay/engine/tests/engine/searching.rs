@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use backstory_engine::{Exit, Mode, Search, Sharing, Space};
-use guest::{GuestAddr, GuestMemory, Registers};
+use backstory_engine::{Exit, MapRequest, MapSource, Mode, RunError, Search, Sharing, Space, Trapped};
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers};
 
 use crate::oracle::{Native, build};
 
@@ -175,8 +175,10 @@ fn check(name: &str, source: &str, targets: usize) {
 
 /// A program around a body; the words at `DATA` are its own.
 fn program(body: &str) -> String {
+    // A program that writes its own code.
+    let section = if body.contains("code:") { ".section .code, \"awx\"" } else { ".text" };
     format!(
-        ".globl _start\n.text\n_start:\n{body}\n    mov $60, %eax\n    xor %edi, %edi\n    syscall\n\
+        ".globl _start\n{section}\n_start:\n{body}\n    mov $60, %eax\n    xor %edi, %edi\n    syscall\n\
          .data\nd: .quad 40, 1, 2, 3, 4, 5, 6, 7\n"
     )
 }
@@ -266,4 +268,166 @@ fn generated_programs() {
     for number in 0..12 {
         check(&format!("generated{number}"), &program(&generated(&mut random)), 60);
     }
+}
+
+#[test]
+fn code_that_changes() {
+    let body = "movq $150, d\n mov $0x200000, %ebx\n1: incl code+1(%rip)\n nop\ncode: mov $5, %eax\n add %eax, %edx\n\
+                decq d\n jnz 1b\n";
+    check("written", &program(body), 40);
+    let body = "movq $6, d\n1: mov $1000, %ecx\n2: nop\n xor %eax, %eax\n nop\n lea (%rdx), %rdx\ncode: mov $5, %edx\n\
+                dec %ecx\n jnz 2b\n incb code+1(%rip)\n decq d\n jnz 1b\n";
+    check("rewritten", &program(body), 40);
+}
+
+/// A loop that passes `2:` with the same registers and flags 40 times, between system calls.
+const PASSES: &str = "movq $40, d\n1: mov $39, %eax\n syscall\n xor %ecx, %ecx\n xor %r11d, %r11d\n xor %eax, %eax\n\
+                      lea 2f(%rip), %r15\n2: mov (%rsp), %rdx\n mov d, %rdx\n xor %edx, %edx\n decq d\n jnz 1b\n";
+
+/// [`PASSES`], and the instants at which it passes.
+fn passes() -> (Trace, Vec<usize>) {
+    let trace = Trace::of("passes", &program(PASSES));
+    let at = |instant: &Instant| instant.regs.rip == instant.regs.r15;
+    let found: Vec<usize> = (0..trace.instants.len()).filter(|&i| at(&trace.instants[i])).collect();
+    assert_eq!(trace.holding(&trace.state(found[20], 0)), found);
+    (trace, found)
+}
+
+/// Runs to the next system call and past it; what was told before, with the counts.
+fn to_call(space: &mut Space) -> Vec<(Exit, u64)> {
+    let mut told = Vec::new();
+    loop {
+        match space.run(None).unwrap() {
+            Exit::Syscall => break,
+            exit => told.push((exit, space.retired())),
+        }
+    }
+    let regs = space.registers();
+    space.set_registers(&Registers { rip: regs.rip + 2, rax: 5, ..regs });
+    told
+}
+
+#[test]
+fn words_that_cannot_be_read() {
+    let (mut trace, passes) = passes();
+    let page = GuestRange::new(GuestAddr(0x61_0000), 0x1000);
+    let map = MapRequest {
+        range: page,
+        prot: Prot::from_bits(3),
+        shared: false,
+        grows_down: false,
+        no_reserve: false,
+        source: MapSource::Zero,
+    };
+    let state = trace.state(passes[20], 0);
+    let here = (GuestAddr(DATA + 0x18), 3);
+    let there = (page.start.wrapping_add(16), 0);
+    for words in [vec![there], vec![here, there], vec![there, here]] {
+        let mut space = trace.start.fork(Sharing::Copied).unwrap();
+        space.map(&map).unwrap();
+        space.set_search(Some(&Search { words, ..state.clone() })).unwrap();
+        to_call(&mut space);
+        to_call(&mut space);
+        let told: Vec<usize> = (0..6)
+            .map(|pass| {
+                match pass {
+                    1 => space.unmap(page).unwrap(),
+                    3 => space.map(&map).unwrap(),
+                    4 => space.protect(page, Prot::from_bits(0)).unwrap(),
+                    5 => space.write(page.start, &[1; 32]).unwrap(),
+                    _ => {}
+                }
+                let told = to_call(&mut space);
+                assert!(told.iter().all(|(exit, _)| *exit == Exit::Candidate), "{told:?}");
+                told.len()
+            })
+            .collect();
+        assert_eq!(told, [1, 0, 0, 1, 1, 0]);
+    }
+}
+
+#[test]
+fn the_next_word_at_the_same_place_costs_no_translation() {
+    let (mut trace, passes) = passes();
+    let mut space = trace.start.fork(Sharing::Copied).unwrap();
+    let mut state = trace.state(passes[0], 1);
+    space.set_search(Some(&state)).unwrap();
+    let mut blocks = 0;
+    for (round, &pass) in passes[..30].iter().enumerate() {
+        state.words[0].1 = trace.instants[pass].words[0];
+        space.set_search(Some(&state)).unwrap();
+        let mut told = Vec::new();
+        while told.is_empty() {
+            told = to_call(&mut space);
+        }
+        assert_eq!(told, [(Exit::Candidate, told[0].1)]);
+        assert_eq!(told[0].1 as usize + round + 1, pass);
+        if round == 4 {
+            blocks = space.blocks().len();
+        }
+    }
+    assert_eq!(space.blocks().len(), blocks);
+    space.set_search(None).unwrap();
+    assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+    assert!(space.blocks().len() <= blocks + 8, "other code was kept");
+}
+
+#[test]
+fn breakpoints_at_the_same_instruction() {
+    let (mut trace, passes) = passes();
+    let mut space = trace.start.fork(Sharing::Copied).unwrap();
+    let state = trace.state(passes[2], 1);
+    space.set_search(Some(&state)).unwrap();
+    space.set_breakpoints(&[state.registers.pc()]);
+    to_call(&mut space);
+    let told: Vec<Exit> = (0..6).flat_map(|_| to_call(&mut space)).map(|(exit, _)| exit).collect();
+    use Exit::{Breakpoint, Candidate};
+    assert_eq!(told, [Breakpoint, Breakpoint, Candidate, Breakpoint, Breakpoint, Breakpoint]);
+    space.set_breakpoints(&[]);
+    space.set_search(Some(&trace.state(passes[9], 1))).unwrap();
+    let told: Vec<usize> = (0..6).map(|_| to_call(&mut space).len()).collect();
+    assert_eq!(told, [0, 0, 0, 1, 0, 0]);
+}
+
+#[test]
+fn a_copy_does_not_search() {
+    let (mut trace, passes) = passes();
+    let mut space = trace.start.fork(Sharing::Copied).unwrap();
+    space.set_search(Some(&trace.state(passes[2], 0))).unwrap();
+    for _ in 0..4 {
+        to_call(&mut space);
+    }
+    let mut copy = space.fork(Sharing::Copied).unwrap();
+    assert_eq!(to_call(&mut copy), []);
+    assert_eq!(to_call(&mut space).len(), 1);
+    copy.set_search(Some(&trace.state(passes[5], 1))).unwrap();
+    assert_eq!((to_call(&mut copy).len(), to_call(&mut copy).len()), (0, 1));
+    assert_eq!(to_call(&mut space).len(), 1);
+}
+
+#[test]
+fn instructions_that_stop_by_themselves() {
+    let body = "mov $3, %ebx\n1: lea 2f(%rip), %r15\n2: rdtsc\n lea 3f(%rip), %r15\n3: mov (%rbp), %rax\n dec %ebx\n jnz 1b\n";
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "stops.s", &program(body), &["-static", "-nostdlib"]);
+    let native = Native::start(&program, &[]);
+    let mut space = native.image(Mode::Plain);
+    assert_eq!(space.run(None).unwrap(), Exit::Instruction(Trapped::Rdtsc));
+    let regs = space.registers();
+    let after = Registers { rip: regs.rip + 2, rbp: 0x7_0000, ..regs };
+    let mut space = native.image(Mode::Plain);
+    space.set_search(Some(&Search { registers: regs, words: vec![] })).unwrap();
+    assert_eq!(space.run(None).unwrap(), Exit::Candidate);
+    assert_eq!(space.run(None).unwrap(), Exit::Instruction(Trapped::Rdtsc));
+    space.set_registers(&after);
+    let third = Registers { r15: regs.r15 + 9, rip: regs.r15 + 9, ..after };
+    space.set_search(Some(&Search { registers: third, words: vec![] })).unwrap();
+    assert_eq!(space.run(None).unwrap(), Exit::Candidate);
+    let retired = space.retired();
+    let Exit::Fault(fault) = space.run(None).unwrap() else { panic!("it faults") };
+    assert_eq!((fault.signo, fault.addr.0, space.retired()), (libc::SIGSEGV, 0x7_0000, retired));
+    assert!(matches!(space.run(None).unwrap(), Exit::Fault(_)));
+    assert!(space.is_candidate());
+    let too_many = Search { registers: regs, words: vec![(GuestAddr(DATA), 0); 17] };
+    assert!(matches!(space.set_search(Some(&too_many)), Err(RunError::TooManyWords { count: 17 })));
 }
