@@ -196,6 +196,7 @@ impl Space {
                 search: self.searched(),
                 self_check,
                 layout: &self.low.layout(mode),
+                rtm: self.rtm,
                 xsave_size: self.xsave_size,
             };
             match translate(&request) {

@@ -17,11 +17,23 @@ pub struct Config {
     /// The CPU for the replaying process; the calling thread is pinned to it, too (a stop across cores costs
     /// twenty times as much). `None`: the one the thread is on.
     pub cpu: Option<usize>,
+    /// Whether the recorded processor has restricted transactional memory, see [`has_rtm`]: without it, its instructions raise SIGILL;
+    /// with it, every transaction aborts at once. By default as this processor.
+    pub rtm: bool,
+}
+
+/// Whether a processor has restricted transactional memory, from its answer (eax, ebx, ecx, edx) to CPUID leaf 7, subleaf 0: bit 11 of
+/// EBX, or of EDX where transactions always abort (Intel SDM, volume 1, 16.3).
+pub const fn has_rtm(leaf_7: [u32; 4]) -> bool {
+    let [_, ebx, _, edx] = leaf_7;
+    (ebx | edx) >> 11 & 1 != 0
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { footprint: Vec::new(), mode: Mode::Plain, log_bytes: 0, cpu: None }
+        let leaf_7 = std::arch::x86_64::__cpuid_count(7, 0);
+        let rtm = has_rtm([leaf_7.eax, leaf_7.ebx, leaf_7.ecx, leaf_7.edx]);
+        Self { footprint: Vec::new(), mode: Mode::Plain, log_bytes: 0, cpu: None, rtm }
     }
 }
 

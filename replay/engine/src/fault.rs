@@ -13,6 +13,8 @@ use crate::{Block, Exit, Fault, RunError, Watch};
 
 /// `si_code` of a debug register's trap.
 const TRAP_HWBKPT: i32 = 4;
+/// `si_code` of an alignment check.
+const BUS_ADRALN: i32 = 1;
 
 /// The parts of a `siginfo_t` that faults fill in (`include/uapi/asm-generic/siginfo.h`).
 struct Info {
@@ -51,6 +53,11 @@ impl Space {
         self.was_compared();
         if signo == libc::SIGSEGV && self.written(GuestAddr(info.addr))? {
             return Ok(Next::Single);
+        }
+        // The log's own stores are not aligned.
+        if (signo, info.code) == (libc::SIGBUS, BUS_ADRALN) && block.mode.logs() {
+            let name = "alignment checks while logging".to_owned();
+            return Ok(Next::Return(Exit::Unsupported { pc: mark.pc, name }));
         }
         // The address of an instruction, where that is what the kernel reports, is the guest's.
         let instruction = matches!(signo, libc::SIGFPE | libc::SIGILL);

@@ -38,7 +38,7 @@ mod stub;
 mod table;
 
 pub use block::Block;
-pub use config::{Config, Watch, WatchKind};
+pub use config::{Config, Watch, WatchKind, has_rtm};
 pub use error::{ForkError, HostError, MapError, NewError, RunError, WriteError};
 pub use exit::{Exit, Fault, Trapped};
 pub use mapping::{MapRequest, MapSource, Mapping};

@@ -362,6 +362,7 @@ fn raised(signal: Signal, pc: GuestAddr) -> Fault {
     let (signo, code, addr) = match signal {
         Signal::Trap => (libc::SIGTRAP, SI_KERNEL, GuestAddr(0)),
         Signal::Illegal => (libc::SIGILL, ILL_ILLOPN, pc),
+        Signal::Protection => (libc::SIGSEGV, SI_KERNEL, GuestAddr(0)),
     };
     Fault { signo, code, addr, flags_exact: false }
 }

@@ -75,6 +75,7 @@ pub struct Space {
     /// Log records that did not fit.
     pub(crate) log_overflow: Vec<u8>,
     pub(crate) xsave_size: u32,
+    pub(crate) rtm: bool,
     pub(crate) counters: Counters,
     thread_bound: PhantomData<*const ()>,
 }
@@ -158,6 +159,7 @@ impl Space {
             log_at,
             log_next: log_at,
             log_overflow: Vec::new(),
+            rtm: config.rtm,
             xsave_size: std::arch::x86_64::__cpuid_count(0xd, 0).ebx,
             counters: Counters::default(),
             thread_bound: PhantomData,
@@ -238,6 +240,7 @@ impl Space {
             log_at: self.log_at,
             log_next: self.log_at,
             log_overflow: Vec::new(),
+            rtm: self.rtm,
             xsave_size: self.xsave_size,
             counters: Counters::default(),
             thread_bound: PhantomData,

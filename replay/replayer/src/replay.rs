@@ -1,6 +1,6 @@
 //! A replay and its run through the events: run a task to its stop, let the event happen, go on.
 
-use engine::{Config, Space};
+use engine::{Config, Space, has_rtm};
 use guest::{EventId, GuestRange, Moment, Registers, SpaceId, TaskId, XState};
 use trace::{Event, Events, Fact, Moments, Stop, Trace};
 
@@ -88,6 +88,12 @@ impl Replay {
             mode: options.mode,
             log_bytes: options.log_bytes,
             cpu: options.cpu,
+            rtm: trace
+                .header()
+                .machine
+                .cpuid
+                .iter()
+                .any(|row| (row.leaf, row.subleaf) == (7, Some(0)) && has_rtm(row.result)),
         };
         let cursor = Cursor {
             events,

@@ -207,6 +207,8 @@ pub enum Signal {
     Trap,
     /// SIGILL
     Illegal,
+    /// SIGSEGV, as of a general protection fault: no address.
+    Protection,
 }
 
 /// Guest registers held in [`EnginePage::spill`](crate::EnginePage::spill) rather than in place: bit `n` is register

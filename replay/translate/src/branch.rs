@@ -40,7 +40,7 @@ impl Generator<'_> {
                 self.end_record(0);
                 self.jump_to(step.target());
             }
-            Kind::Xbegin => {
+            Kind::Transaction(_) => {
                 // An abort with status 0: nothing is known, and no retry is worth while.
                 self.hot.set(RAX, 0);
                 self.retire(step);

@@ -46,8 +46,18 @@ pub(crate) enum Kind {
     State(StateImage),
     WriteFsBase,
     WriteGsBase,
-    Xbegin,
+    /// Transactional memory: an abort right away where the processor has it.
+    Transaction(Transaction),
     Refuse,
+}
+
+/// The instructions of restricted transactional memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Transaction {
+    Begin,
+    End,
+    Abort,
+    Test,
 }
 
 /// The class of an instruction.
@@ -68,7 +78,7 @@ pub fn classify(code: Code) -> Class {
         | Kind::State(_)
         | Kind::WriteFsBase
         | Kind::WriteGsBase
-        | Kind::Xbegin => Class::Emulate,
+        | Kind::Transaction(_) => Class::Emulate,
         Kind::Refuse => Class::Refuse,
     }
 }
@@ -151,7 +161,10 @@ fn special_of(code: Code) -> Option<Kind> {
             Kind::State(StateImage::XSave)
         }
         Mnemonic::Xsavec | Mnemonic::Xsavec64 => Kind::State(StateImage::XSaveCompact),
-        Mnemonic::Xbegin => Kind::Xbegin,
+        Mnemonic::Xbegin => Kind::Transaction(Transaction::Begin),
+        Mnemonic::Xend => Kind::Transaction(Transaction::End),
+        Mnemonic::Xabort => Kind::Transaction(Transaction::Abort),
+        Mnemonic::Xtest => Kind::Transaction(Transaction::Test),
         Mnemonic::Mov
             if matches!(code, Code::Mov_Sreg_rm16 | Code::Mov_Sreg_r32m16 | Code::Mov_Sreg_r64m16) =>
         {

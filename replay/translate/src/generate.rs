@@ -8,7 +8,7 @@ use iced_x86::Register;
 use crate::block::{
     BlockId, Exit, ExitKind, Indirect, Link, Mark, Path, Slot, Spilled, StateImage, Terminator, Translated,
 };
-use crate::class::Kind;
+use crate::class::{Kind, Transaction};
 use crate::count::Counting;
 use crate::emit::{Asm, Mem, RAX, RCX};
 use crate::flags;
@@ -171,23 +171,30 @@ impl<'a> Generator<'a> {
     /// is.
     fn lookup_entry(&mut self) {
         let target = offset_of!(EnginePage, indirect_target);
-        let (middle, top) = (self.page(target + 2), self.page(target + 6));
         let miss = self.cold.here();
         runtime::jump(&mut self.cold, self.request.layout, Stub::Miss);
-        // The slot's index vouches for the low 16 bits.
-        self.hot.load32(RCX, middle);
-        self.hot.raw(&[0x8D, 0x89]); // lea ecx, [rcx - the middle 32 bits]
-        self.hot.u32(((self.request.pc.0 >> 16) as u32).wrapping_neg());
+        // Aligned halves: the guest may have alignment checked.
+        self.hot.load32(RCX, self.page(target));
+        self.subtract_from_ecx(self.request.pc.0 as u32);
         self.hot.raw(&[0xE3, 5]); // jrcxz over the jump
         let no = self.hot.offset();
         let site = self.hot.jump(miss);
-        self.hot.load16(RCX, top);
+        self.hot.load32(RCX, self.page(target + 4));
+        self.subtract_from_ecx((self.request.pc.0 >> 32) as u32);
         self.hot.raw(&[0xE3, 2]); // jrcxz over the jump
         let back = no as i64 - (i64::from(self.hot.offset()) + 2);
         self.hot.raw(&[0xEB, back as u8]);
         self.spilled = Spilled(1 << RCX);
         self.unspill(RCX);
         self.chain = Some(Link { site, unlinked: miss, target: self.request.pc });
+    }
+
+    /// Leaves flags alone.
+    fn subtract_from_ecx(&mut self, value: u32) {
+        if value != 0 {
+            self.hot.raw(&[0x8D, 0x89]); // lea ecx, [rcx - value]
+            self.hot.u32(value.wrapping_neg());
+        }
     }
 
     /// Adds an exit and its stub; the stub's address.
@@ -273,6 +280,7 @@ impl<'a> Generator<'a> {
                 self.copy(step);
                 self.note_base(step);
             }
+            Kind::Transaction(which) => self.outside_transaction(which),
             _ => self.copy(step),
         }
         self.retire(step);
@@ -307,6 +315,16 @@ impl<'a> Generator<'a> {
                 return;
             };
             self.hot.bytes[at + offset..at + offset + 4].copy_from_slice(&disp.to_le_bytes());
+        }
+    }
+
+    /// `xtest` tells that there is no transaction; `xabort` then does nothing.
+    fn outside_transaction(&mut self, which: Transaction) {
+        if which == Transaction::Test {
+            let saved = self.page(offset_of!(EnginePage, scratch));
+            self.hot.store(saved, RAX);
+            self.hot.raw(&[0x31, 0xC0, 0xB4, 0x42, 0x9E]); // xor eax, eax; mov ah, ZF; sahf
+            self.hot.load(RAX, saved);
         }
     }
 

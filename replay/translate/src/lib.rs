@@ -17,8 +17,8 @@
 //! - `log`: what observed code writes, and a walker over it
 //! - `refusal`: what cannot be translated, by name
 //!
-//! Not supported, and not noticed: a guest that sets the trap flag (its traps would come in the wrong places), and,
-//! in logging modes, one that turns alignment checks on (the log's own stores are not aligned).
+//! Not supported: a guest that sets the trap flag (not noticed: its traps would come in the wrong places), and, in logging modes,
+//! one that turns alignment checks on (noticed: the log's own stores are not aligned, and fault).
 
 mod block;
 mod branch;

@@ -6,7 +6,7 @@ use iced_x86::{
 };
 
 use crate::block::{ExitKind, Signal};
-use crate::class::{Class, Kind, classify, kind};
+use crate::class::{Class, Kind, Transaction, classify, kind};
 use crate::emit::{RAX, RCX, RSP, gpr};
 use crate::refusal::Refusal;
 use crate::request::{Mode, Request};
@@ -259,7 +259,7 @@ fn end_after(request: &Request<'_>, step: &Step, reader: &mut Reader<'_>) -> Opt
         | Kind::Call
         | Kind::CallIndirect
         | Kind::Return
-        | Kind::Xbegin => Some(End::Branch),
+        | Kind::Transaction(Transaction::Begin) => Some(End::Branch),
         Kind::State(image) => {
             let (offset, width) = stores::instruction_pointer(&step.instr, image);
             Some(End::Exit(ExitKind::X87Pointer { offset, width }, step.next()))
@@ -328,6 +328,11 @@ impl<'a> Reader<'a> {
             Kind::Syscall => return Found::Stop(ExitKind::Syscall, len as u64),
             Kind::Special(special) => return Found::Stop(ExitKind::Special(special), len as u64),
             Kind::Raises(signal) => return Found::Stop(ExitKind::Raises(signal), len as u64),
+            // Outside a transaction, and there is no inside, `xend` is a general protection fault.
+            Kind::Transaction(which) if !self.request.rtm || which == Transaction::End => {
+                let signal = if self.request.rtm { Signal::Protection } else { Signal::Illegal };
+                return Found::Stop(ExitKind::Raises(signal), len as u64);
+            }
             Kind::Copy => {}
             _ if classify(instr.code()) == Class::Branch && is_narrow(&bytes[..len]) => {
                 // Intel ignores the prefix, AMD cuts the target to 16 bits.

@@ -100,6 +100,9 @@ pub struct Request<'a> {
     pub self_check: bool,
     /// Where the engine page, the common stubs and the table lie.
     pub layout: &'a Layout,
+    /// Whether the recorded processor has restricted transactional memory (CPUID leaf 7, EBX bit 11, or always aborting, EDX bit 11).
+    /// If so, every transaction aborts at once; if not, its instructions are undefined.
+    pub rtm: bool,
     /// Size in bytes of the XSAVE area for the enabled features (CPUID leaf 0xD, EBX), to log `xsave`.
     pub xsave_size: u32,
 }

@@ -84,7 +84,7 @@ fn telling(plan: &Plan) -> [u8; FIRST] {
 /// takes it.
 pub(crate) fn keeps_rcx_away(request: &Request<'_>, plan: &Plan) -> bool {
     let compares = plan.steps.iter().any(|step| request.searches(step.pc));
-    let plain = |step: &Step| !matches!(step.kind, Kind::State(_) | Kind::Xbegin);
+    let plain = |step: &Step| !matches!(step.kind, Kind::State(_) | Kind::Transaction(_));
     compares && !request.mode.logs() && plan.steps.iter().all(plain) && !plan.uses_rcx()
 }
 

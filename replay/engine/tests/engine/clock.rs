@@ -54,6 +54,34 @@ int main(void) {
 }
 "#;
 
+/// Turns alignment checks on and off again.
+const ALIGNED: &str = r"
+.globl _start
+_start:
+    mov $40, %ebx
+    mov $3f, %r14
+1:  pushq $0x40206
+    popfq
+    call *%r14
+    mov $39, %eax
+    syscall
+    mov %rbx, buffer(%rip)
+    pushq $0x257
+    popfq
+    mov %rbx, buffer+3(%rip)
+    dec %ebx
+    jnz 1b
+    mov $60, %eax
+    xor %edi, %edi
+    syscall
+3:  lea 4f(%rip), %rdx
+    jmp *%rdx
+4:  ret
+.bss
+.balign 8
+buffer: .skip 4096
+";
+
 #[track_caller]
 fn check(name: &str, source: &str, flags: &[&str], mode: Mode, every: Option<u64>) {
     let dir = tempfile::tempdir().unwrap();
@@ -80,5 +108,14 @@ fn a_loop_stops_anywhere() {
 fn a_static_program_stops_anywhere() {
     for mode in MODES {
         check("libc.c", LIBC, STATIC, mode, Some(150));
+    }
+}
+
+#[test]
+fn alignment_checks_come_and_go() {
+    for mode in [Mode::Plain, Mode::Exact] {
+        for every in [None, Some(5), Some(60)] {
+            check("aligned.s", ALIGNED, NOLIBC, mode, every);
+        }
     }
 }

@@ -1,18 +1,23 @@
 //! Faults at instructions of every kind show the guest's state at that instruction, as single-stepping does.
 
 use crate::oracle::{Native, build};
-use backstory_engine::{Exit, Fault, Mode};
+use backstory_engine::{Exit, Fault, Mode, has_rtm};
 use guest::{GuestAddr, GuestMemory};
 
 /// A program whose instruction at `bad` faults.
 #[track_caller]
 fn check(body: &str, signo: i32, code: i32, addr: impl Fn(&guest::Registers) -> u64) {
+    check_in(&[Mode::Plain, Mode::Exact, Mode::Indexed], body, signo, code, addr);
+}
+
+#[track_caller]
+fn check_in(modes: &[Mode], body: &str, signo: i32, code: i32, addr: impl Fn(&guest::Registers) -> u64) {
     let source = format!(
         ".globl _start\n_start:\n mov $5, %ecx\n xor %eax, %eax\n1: add %rcx, %rax\n dec %ecx\n jnz 1b\n{body}\n mov $60, %eax\n syscall\n.section .rodata\nfixed: .quad 1\n.bss\n.balign 4096\nbuffer: .skip 8192\n"
     );
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "fault.s", &source, &["-static", "-nostdlib"]);
-    for mode in [Mode::Plain, Mode::Exact, Mode::Indexed] {
+    for &mode in modes {
         let mut native = Native::start(&program, &[]);
         let mut space = native.image(mode);
         let exit = space.run(None).unwrap();
@@ -64,6 +69,54 @@ fn arithmetic_and_opcodes() {
     check("mov $0x80000000, %eax\n cdq\n mov $-1, %ecx\n idiv %ecx", libc::SIGFPE, 1, |regs| regs.rip);
     check("add $7, %rax\n ud2", libc::SIGILL, 2, |regs| regs.rip);
     check("hlt", libc::SIGSEGV, 0x80, |_| 0);
+}
+
+#[test]
+fn transactions_where_there_are_none() {
+    let leaf_7 = std::arch::x86_64::__cpuid_count(7, 0);
+    if has_rtm([leaf_7.eax, leaf_7.ebx, leaf_7.ecx, leaf_7.edx]) {
+        println!("skipped: this processor has transactional memory");
+        return;
+    }
+    check("add $7, %rax\n xbegin 2f\n2:", libc::SIGILL, 2, |regs| regs.rip);
+    for code in ["xtest", "xend", "xabort $7"] {
+        check(&format!("add $7, %rax\n {code}"), libc::SIGILL, 2, |regs| regs.rip);
+    }
+}
+
+/// What turns alignment checks on. Not by `pushfq`: under single-stepping it shows the trap flag.
+const ALIGNED: &str = "pushq $0x40202\n popfq\n";
+
+#[test]
+fn alignment_is_checked_when_the_guest_wants_it() {
+    let modes = [Mode::Plain, Mode::Exact];
+    let aligned = "lea buffer(%rip), %rdi\n mov %rax, 8(%rdi)\n call 1f\n jmp 2f\n1: lea 3f(%rip), %rcx\n jmp *%rcx\n3: ret\n2:";
+    check_in(&modes, &format!("{ALIGNED}{aligned}\n mov %rax, 1(%rdi)"), libc::SIGBUS, 1, |_| 0);
+    check_in(&modes, &format!("{ALIGNED}{aligned}\n mov 14(%rdi), %ecx"), libc::SIGBUS, 1, |_| 0);
+    let off = "pushq $0x202\n popfq\n mov %rax, 1(%rdi)\n xor %edx, %edx\n div %edx";
+    check_in(&modes, &format!("{ALIGNED}{aligned}\n{off}"), libc::SIGFPE, 1, |regs| regs.rip);
+}
+
+#[test]
+fn the_alignment_flag_is_the_guests() {
+    let source = format!(".globl _start\n_start: {ALIGNED} call 1f\n pushfq\n pop %rbx\n ud2\n1: ret\n");
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "flag.s", &source, &["-static", "-nostdlib"]);
+    for mode in [Mode::Plain, Mode::Exact] {
+        let mut space = Native::start(&program, &[]).image(mode);
+        assert!(
+            matches!(space.run(None).unwrap(), Exit::Fault(Fault { signo: libc::SIGILL, .. })),
+            "{mode:?}"
+        );
+        assert_eq!(
+            (space.registers().rbx, space.registers().eflags & 0x40000),
+            (0x40202, 0x40000),
+            "{mode:?}"
+        );
+    }
+    let mut space = Native::start(&program, &[]).image(Mode::Indexed);
+    let exit = space.run(None).unwrap();
+    assert!(matches!(&exit, Exit::Unsupported { name, .. } if name.contains("alignment")), "{exit:?}");
 }
 
 #[test]

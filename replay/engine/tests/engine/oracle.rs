@@ -62,6 +62,8 @@ impl Native {
     pub(crate) fn registers(&self) -> Registers {
         let mut regs = self.stopped.as_ref().unwrap().registers().unwrap();
         regs.orig_rax = 0;
+        // The stepper's trap flag shows after `popf`.
+        regs.eflags &= !0x100;
         regs
     }
 
@@ -157,7 +159,7 @@ impl Native {
 
     /// A space with this process's memory and registers.
     pub(crate) fn image(&self, mode: Mode) -> Space {
-        let config = Config { footprint: self.footprint(), mode, log_bytes: 4 << 20, cpu: None };
+        let config = Config { footprint: self.footprint(), mode, log_bytes: 4 << 20, ..Config::default() };
         let mut space = Space::new(&config).unwrap();
         for map in self.maps() {
             self.copy_mapping(&map, &mut space);

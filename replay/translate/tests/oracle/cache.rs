@@ -35,6 +35,8 @@ pub(crate) struct Cache<'a> {
     hot: u64,
     cold: u64,
     pub(crate) self_check: bool,
+    /// Whether the program is to see transactional memory; the processor's answer at first.
+    pub(crate) rtm: bool,
     /// Stops for the supervisor.
     pub(crate) stops: u64,
     /// The whole log.
@@ -90,6 +92,7 @@ impl<'a> Cache<'a> {
             hot,
             cold,
             self_check: false,
+            rtm: has_rtm(),
             stops: 0,
             log: Vec::new(),
             gave_up: false,
@@ -114,6 +117,7 @@ impl<'a> Cache<'a> {
             search: None,
             self_check: self.self_check,
             layout: &LAYOUT,
+            rtm: self.rtm,
             xsave_size: self.world.xstate().len() as u32,
         };
         let block = translate(&request)?;
@@ -300,6 +304,7 @@ impl<'a> Cache<'a> {
                 Some((Outcome::Stopped, Flags::Exact))
             }
             ExitKind::Raises(Signal::Trap) => Some((Outcome::Stopped, Flags::Exact)),
+            ExitKind::Raises(Signal::Protection) => Some((Outcome::Fault(libc::SIGSEGV), Flags::Exact)),
             ExitKind::Raises(Signal::Illegal) => Some((Outcome::Fault(libc::SIGILL), Flags::Exact)),
             ExitKind::Candidate { .. } => unreachable!("nothing is searched"),
             ExitKind::Stale => {
@@ -435,4 +440,9 @@ pub(crate) fn comparable(xstate: &XState) -> Vec<u8> {
     // Whether a component in its initial state is marked as such is up to the processor.
     image[512..576].fill(0);
     image
+}
+
+/// Whether this processor has transactional memory.
+pub(crate) fn has_rtm() -> bool {
+    std::arch::x86_64::__cpuid_count(7, 0).ebx >> 11 & 1 != 0
 }

@@ -32,6 +32,7 @@ fn block(code: &[u8], mode: Mode, limit: u32, breakpoints: &[u64]) -> Result<Tra
         search: None,
         self_check: false,
         layout: &DEFAULT_LAYOUT,
+        rtm: true,
         xsave_size: 832,
     })
 }
@@ -248,11 +249,35 @@ fn transactions_abort() {
     asm.syscall().unwrap();
     asm.set_label(&mut fallback).unwrap();
     asm.mov(ebx, 2).unwrap();
-    asm.syscall().unwrap();
+    asm.stc().unwrap();
+    asm.mov(rdx, rax).unwrap();
+    asm.xtest().unwrap();
+    asm.xabort(3).unwrap();
+    asm.pushfq().unwrap();
+    asm.pop(rdx).unwrap();
+    asm.xend().unwrap();
     let code = asm.assemble(CODE).unwrap();
     let program = Program::new(&world, &code, false, &mut Random::new(1));
     for mode in MODES {
-        let (run, _) = Cache::new(&world, &program, mode).run(100);
-        assert_eq!((run.outcome, run.count, run.regs.rax, run.regs.rbx), (Outcome::Stopped, 3, 0, 2));
+        let mut cache = Cache::new(&world, &program, mode);
+        cache.rtm = true;
+        let (run, _) = cache.run(100);
+        assert_eq!((run.outcome, run.count), (Outcome::Fault(libc::SIGSEGV), 9));
+        assert_eq!((run.regs.rax, run.regs.rbx, run.regs.rdx & 0x8D5), (0, 2, 0x40));
+    }
+}
+
+#[test]
+fn without_transactional_memory_its_instructions_are_undefined() {
+    for code in [&[0xC7, 0xF8, 0, 0, 0, 0][..], &[0x0F, 0x01, 0xD5], &[0x0F, 0x01, 0xD6], &[0xC6, 0xF8, 3]] {
+        let world = World::new();
+        let code = [&[0x90], code].concat();
+        let program = Program::new(&world, &code, false, &mut Random::new(1));
+        for mode in MODES {
+            let mut cache = Cache::new(&world, &program, mode);
+            cache.rtm = false;
+            let (run, _) = cache.run(100);
+            assert_eq!((run.outcome, run.count), (Outcome::Fault(libc::SIGILL), 1), "{code:x?}");
+        }
     }
 }

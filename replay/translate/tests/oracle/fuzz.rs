@@ -169,7 +169,8 @@ fn is_wanted(instr: &iced_x86::Instruction, random: &mut Random) -> bool {
             | Mnemonic::Fxrstor64
             | Mnemonic::Frstor
             | Mnemonic::Fldenv => false,
-            Mnemonic::Wrpkru | Mnemonic::Rdpkru | Mnemonic::Xbegin => false,
+            Mnemonic::Wrpkru | Mnemonic::Rdpkru => false,
+            Mnemonic::Xbegin => !crate::cache::has_rtm(),
             _ if instr.is_privileged()
                 || instr.is_stack_instruction() && instr.mnemonic() == Mnemonic::Enter =>
             {

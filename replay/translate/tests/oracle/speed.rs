@@ -215,6 +215,7 @@ fn translating() {
                 search: None,
                 self_check: false,
                 layout: &DEFAULT_LAYOUT,
+                rtm: true,
                 xsave_size: 832,
             };
             let Ok(block) = translate(&request) else {
