@@ -1,7 +1,5 @@
 //! From a filled granule to columns.
 
-use std::collections::BTreeMap;
-
 use guest::{Moment, SpaceId};
 
 use crate::dictionary::{Layout, SlotAddress, SlotValue};
@@ -349,17 +347,37 @@ impl Encoder {
         raw.system.iter().for_each(|write| self.pages.add(write.addr.0, u64::from(write.len)));
         encoded.pages = self.pages.sorted();
 
-        let mut code: BTreeMap<u64, CodeUse> = BTreeMap::new();
-        for local in &layout.locals {
-            let Some(shape) = table.get(local.id) else { continue };
-            for pc in shape.pcs() {
-                code.entry(pc.0 >> 12).or_default().lines |= 1 << (pc.page_offset() >> 6);
-            }
-            let page = code.entry(shape.pc.0 >> 12).or_default();
-            page.instructions += u64::from(local.count) * u64::from(local.instructions);
-        }
-        encoded.code = code.into_iter().collect();
+        encoded.code = code_of(table, layout);
     }
+}
+
+/// The lines run of each page of code, by page.
+fn code_of(table: &BlockTable, layout: &Layout) -> Vec<(u64, CodeUse)> {
+    // Blocks come by address: most add to the page of the one before.
+    let mut uses: Vec<(u64, CodeUse)> = Vec::new();
+    for local in &layout.locals {
+        let Some(shape) = table.get(local.id) else { continue };
+        let instructions = u64::from(local.count) * u64::from(local.instructions);
+        let mut add = |page, lines, instructions| match uses.last_mut().filter(|(last, _)| *last == page) {
+            Some((_, used)) => {
+                used.lines |= lines;
+                used.instructions += instructions;
+            }
+            None => uses.push((page, CodeUse { lines, instructions })),
+        };
+        add(shape.pc.0 >> 12, 0, instructions);
+        shape.pcs().for_each(|pc| add(pc.0 >> 12, 1 << (pc.page_offset() >> 6), 0));
+    }
+    uses.sort_by_key(|&(page, _)| page);
+    uses.dedup_by(|later, first| {
+        let same = later.0 == first.0;
+        if same {
+            first.1.lines |= later.1.lines;
+            first.1.instructions += later.1.instructions;
+        }
+        same
+    });
+    uses
 }
 
 /// The moment of the first thing that happened: the kernel may have written before the moment of the first tick.

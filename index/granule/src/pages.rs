@@ -107,17 +107,23 @@ impl PageMask {
 /// Slots in the memo of recent pages.
 const MEMO: usize = 1024;
 
+/// No page has this number.
+const NONE: (u64, u32) = (u64::MAX, 0);
+
 /// The pages a granule writes.
 #[derive(Clone, Debug)]
 pub(crate) struct PageSummary {
     pages: Vec<(u64, PageMask)>,
     known: std::collections::HashMap<u64, u32>,
     memo: Vec<(u64, u32)>,
+    /// The page written last.
+    last: (u64, u32),
 }
 
 impl Default for PageSummary {
     fn default() -> Self {
-        Self { pages: Vec::new(), known: std::collections::HashMap::new(), memo: vec![(u64::MAX, 0); MEMO] }
+        let known = std::collections::HashMap::new();
+        Self { pages: Vec::new(), known, memo: vec![NONE; MEMO], last: NONE }
     }
 }
 
@@ -146,10 +152,17 @@ impl PageSummary {
 
     #[inline]
     fn mask(&mut self, page: u64) -> &mut PageMask {
+        if self.last.0 != page {
+            self.last = (page, self.index(page));
+        }
+        &mut self.pages[self.last.1 as usize].1
+    }
+
+    fn index(&mut self, page: u64) -> u32 {
         let slot = (page as usize) % MEMO;
         let (known, index) = self.memo[slot];
         if known == page {
-            return &mut self.pages[index as usize].1;
+            return index;
         }
         let pages = &mut self.pages;
         let index = *self.known.entry(page).or_insert_with(|| {
@@ -157,13 +170,14 @@ impl PageSummary {
             pages.len() as u32 - 1
         });
         self.memo[slot] = (page, index);
-        &mut self.pages[index as usize].1
+        index
     }
 
     pub(crate) fn clear(&mut self) {
         self.pages.clear();
         self.known.clear();
-        self.memo.fill((u64::MAX, 0));
+        self.memo.fill(NONE);
+        self.last = NONE;
     }
 
     /// The touched pages by number (address / 4096) with their masks.
