@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 
 use granule::{BlockTable, Call, CallKind, Encoded, Frames};
 use guest::{EventId, Moment, SpaceId};
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use crate::calls::frames_before;
-use crate::open::{hex, identify, meta, read_blocks};
-use crate::schema::{COLUMNS_PER_GRANULE, CREATE, DATABASE_PAGE};
+use crate::open::{connect, exists, hex, meta, read_blocks};
+use crate::schema::{APPLICATION, COLUMNS_PER_GRANULE, CREATE};
 use crate::{
     EventRow, FORMAT, INDEX_FILE, ImageRow, MappingRow, MappingSource, OpenError, OutputRow, QueryError,
-    SignalRow, SpaceRow, SyscallRow, TaskRow,
+    SignalRow, SpaceRow, SyscallRow, TaskRow, pages,
 };
 
 /// Why something could not be committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The index could not be opened or made.
-    #[error("index for writing")]
+    /// The index that is there could not be opened, or is damaged.
+    #[error(transparent)]
     Open(#[from] OpenError),
     /// SQLite failed (a full disk, say).
     #[error("index database {path}")]
@@ -29,14 +29,15 @@ pub enum CommitError {
         /// Why.
         source: rusqlite::Error,
     },
-    /// What was committed before is damaged.
-    #[error("index database {path}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What.
-        source: Box<QueryError>,
-    },
+}
+
+impl CommitError {
+    fn new(path: &Path, source: rusqlite::Error) -> Self {
+        match pages::is_damage(&source) {
+            true => OpenError::new(path, source).into(),
+            false => Self::Sqlite { path: path.to_owned(), source },
+        }
+    }
 }
 
 /// Blocks that were numbered since the last commit.
@@ -123,20 +124,22 @@ impl Writer {
     /// Makes the index in the trace folder `trace`, or goes on with the one that is there.
     pub fn open(trace: &Path, uuid: &[u8; 16]) -> Result<(Self, Resume), CommitError> {
         let path = trace.join(INDEX_FILE);
-        let fresh = !path.exists() || std::fs::metadata(&path).is_ok_and(|file| file.len() == 0);
-        let sqlite = |source| CommitError::Sqlite { path: path.clone(), source };
-        let db = Connection::open(&path).map_err(sqlite)?;
-        if fresh {
-            create(&db, uuid).map_err(sqlite)?;
+        let sqlite = |source| CommitError::new(&path, source);
+        let db = if exists(&path) {
+            connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, uuid)?
         } else {
-            identify(&db, &path, uuid)?;
-        }
+            pages::register().map_err(sqlite)?;
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+            let db = Connection::open_with_flags_and_vfs(&path, flags, pages::NAME).map_err(sqlite)?;
+            create(&db, uuid).map_err(sqlite)?;
+            db
+        };
         db.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -32768;",
         )
         .map_err(sqlite)?;
         let damaged =
-            |source: QueryError| CommitError::Damaged { path: path.clone(), source: Box::new(source) };
+            |source: QueryError| OpenError::Damaged { path: path.clone(), source: Box::new(source) };
         let resume = resume(&db).map_err(damaged)?;
         let newest: u64 = db
             .query_row("SELECT ifnull(max(granule), 0) FROM granules", [], |row| row.get(0))
@@ -148,7 +151,7 @@ impl Writer {
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<(), CommitError> {
-        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let sqlite = |source| CommitError::new(&self.path, source);
         let transaction = self.db.transaction().map_err(sqlite)?;
         work(&transaction).map_err(sqlite)?;
         transaction.commit().map_err(sqlite)
@@ -191,13 +194,13 @@ impl Writer {
 
     /// Instructions committed so far.
     pub fn instructions(&self) -> Result<u64, CommitError> {
-        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let sqlite = |source| CommitError::new(&self.path, source);
         Ok(meta(&self.db, "instructions").map_err(sqlite)?.unwrap_or(0))
     }
 
     /// What path arguments pointed to, by event and argument.
     pub fn paths(&self) -> Result<BTreeMap<(EventId, u8), String>, CommitError> {
-        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let sqlite = |source| CommitError::new(&self.path, source);
         let mut statement = self.db.prepare("SELECT event, argument, path FROM paths").map_err(sqlite)?;
         let rows = statement
             .query_map([], |row| Ok(((EventId(row.get(0)?), row.get(1)?), row.get(2)?)))
@@ -207,7 +210,7 @@ impl Writer {
 
     /// The spaces that were met so far: the tick at which each goes on, and the call stacks of its tasks there.
     pub fn frontier(&self) -> Result<Vec<(SpaceId, u64, Frames)>, CommitError> {
-        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let sqlite = |source| CommitError::new(&self.path, source);
         self.read_frontier().map_err(sqlite)
     }
 
@@ -238,14 +241,18 @@ impl Writer {
 
     /// Leaves a single file behind.
     pub fn finish(self) -> Result<(), CommitError> {
-        let sqlite = |source| CommitError::Sqlite { path: self.path.clone(), source };
+        let sqlite = |source| CommitError::new(&self.path, source);
         self.db.execute_batch("PRAGMA journal_mode = DELETE;").map_err(sqlite)?;
-        self.db.close().map_err(|(_, source)| CommitError::Sqlite { path: self.path, source })
+        self.db.close().map_err(|(_, source)| CommitError::new(&self.path, source))
     }
 }
 
 fn create(db: &Connection, uuid: &[u8; 16]) -> rusqlite::Result<()> {
-    db.execute_batch(&format!("PRAGMA page_size = {DATABASE_PAGE}; BEGIN; {CREATE}"))?;
+    pages::reserve(db)?;
+    let page = pages::PAGE;
+    db.execute_batch(&format!(
+        "PRAGMA page_size = {page}; PRAGMA application_id = {APPLICATION}; BEGIN; {CREATE}"
+    ))?;
     let mut insert = db.prepare("INSERT INTO meta VALUES(?1, ?2)")?;
     insert.execute(params!["format_major", FORMAT.major])?;
     insert.execute(params!["format_minor", FORMAT.minor])?;

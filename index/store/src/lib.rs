@@ -6,6 +6,7 @@
 //! - `rows`: one row of each small table
 //! - `commit`: the one writer; a segment is a transaction
 //! - `open`: opening for reading; refusals by name
+//! - `pages`: the checksum of every page
 //! - `facts`: reading the small tables
 //! - `granules`: fetching and keeping decoded granules
 //! - `lookup`: which granules can hold an answer
@@ -21,6 +22,7 @@ mod granules;
 mod lookup;
 mod merge;
 mod open;
+mod pages;
 mod rows;
 mod schema;
 mod stack;
@@ -31,6 +33,7 @@ pub use commit::{CommitError, Facts, NewBlocks, Resume, ResumeUnit, Segment, Wri
 pub use executions::{ExecutionQuery, ExecutionRow, Executions};
 pub use granule::CallKind;
 pub use open::{INDEX_FILE, OpenError, Store};
+pub use pages::is_damage;
 pub use rows::{
     EventRow, ImageRow, MappingRow, MappingSource, OutputRow, SignalRow, SpaceRow, SyscallRow, TaskRow,
 };
@@ -42,7 +45,10 @@ pub use writes::{Author, Order, WriteQuery, WriteRow, Writes};
 pub enum QueryError {
     /// SQLite failed.
     #[error("index database")]
-    Sqlite(#[from] rusqlite::Error),
+    Sqlite(#[source] rusqlite::Error),
+    /// The file does not hold what was written to it.
+    #[error("a page of the index is damaged")]
+    Page,
     /// A granule is damaged.
     #[error("granule {granule} of the index")]
     Granule {
@@ -77,4 +83,10 @@ pub enum QueryError {
         /// Its number.
         id: u64,
     },
+}
+
+impl From<rusqlite::Error> for QueryError {
+    fn from(error: rusqlite::Error) -> Self {
+        if pages::is_damage(&error) { Self::Page } else { Self::Sqlite(error) }
+    }
 }

@@ -1,5 +1,8 @@
 //! Opening an index for reading; what is refused, by name.
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +12,13 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
 use crate::granules::Cache;
 use crate::lookup::Directory;
-use crate::{FORMAT, Format, QueryError};
+use crate::schema::APPLICATION;
+use crate::{FORMAT, Format, QueryError, pages};
 
 /// The index's file name in a trace folder.
 pub const INDEX_FILE: &str = "index.db";
+
+const READING: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// An index, open for reading. Cloning gives another handle to the same one. What a build commits after the opening is
 /// not seen.
@@ -63,6 +69,14 @@ pub enum OpenError {
         /// Its format.
         found: Format,
     },
+    /// The file could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// SQLite failed.
     #[error("index database {path}")]
     Sqlite {
@@ -81,6 +95,16 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    pub(crate) fn new(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match pages::is_damage(&source) {
+            true => Self::Damaged { path, source: Box::new(QueryError::Page) },
+            false => Self::Sqlite { path, source },
+        }
+    }
+}
+
 /// The identity of a recording as the index stores it.
 pub(crate) fn hex(uuid: &[u8; 16]) -> String {
     uuid.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -90,25 +114,75 @@ pub(crate) fn meta<T: rusqlite::types::FromSql>(db: &Connection, key: &str) -> r
     db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).optional()
 }
 
-/// Refuses a database that is no index, or one of another format or recording.
-pub(crate) fn identify(db: &Connection, path: &Path, uuid: &[u8; 16]) -> Result<(), OpenError> {
-    let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
-    let foreign = || OpenError::NotAnIndex { path: path.to_owned() };
-    let major = match meta::<u32>(db, "format_major") {
-        Ok(major) => major.ok_or_else(foreign)?,
-        Err(rusqlite::Error::SqliteFailure(error, _))
-            if error.code == rusqlite::ErrorCode::DatabaseBusy
-                || error.code == rusqlite::ErrorCode::SystemIoFailure =>
-        {
-            return Err(sqlite(rusqlite::Error::SqliteFailure(error, None)));
+/// Whether there is a file that is not empty: SQLite leaves an empty one where it was killed before it wrote anything.
+pub(crate) fn exists(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
+}
+
+/// Opens the database at `path` with every page checked. Refuses one that is no index, or one of another format or recording.
+pub(crate) fn connect(path: &Path, flags: OpenFlags, uuid: &[u8; 16]) -> Result<Connection, OpenError> {
+    let failed = |source| OpenError::new(path, source);
+    match header(path)? {
+        Header::Ours => {}
+        Header::Foreign => return Err(OpenError::NotAnIndex { path: path.to_owned() }),
+        Header::Older => {
+            // Before format 3, pages had no checksums.
+            let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
+            let found = |key| meta::<u32>(&db, key).ok().flatten();
+            return Err(match (found("format_major"), found("format_minor")) {
+                (Some(major), Some(minor)) if major < FORMAT.major => {
+                    OpenError::Version { path: path.to_owned(), found: Format { major, minor } }
+                }
+                _ => OpenError::NotAnIndex { path: path.to_owned() },
+            });
         }
-        Err(_) => return Err(foreign()),
-    };
-    let minor = meta(db, "format_minor").map_err(sqlite)?.ok_or_else(foreign)?;
+    }
+    pages::register().map_err(failed)?;
+    let db = Connection::open_with_flags_and_vfs(path, flags, pages::NAME).map_err(failed)?;
+    identify(&db, path, uuid)?;
+    Ok(db)
+}
+
+/// What the first bytes of a database say.
+enum Header {
+    Ours,
+    /// A database without checksums that is not marked as anyone's.
+    Older,
+    Foreign,
+}
+
+/// Looks at the header of the file (<https://sqlite.org/fileformat2.html#the_database_header>), which is all that can be
+/// told of a file whose pages may have no checksums.
+fn header(path: &Path) -> Result<Header, OpenError> {
+    let mut bytes = [0; 100];
+    let file = File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0));
+    match file {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(Header::Foreign),
+        Err(source) => return Err(OpenError::Read { path: path.to_owned(), source }),
+        Ok(()) => {}
+    }
+    let (reserved, application) = (i32::from(bytes[20]), &bytes[68..72]);
+    Ok(if !bytes.starts_with(b"SQLite format 3\0") {
+        Header::Foreign
+    } else if reserved == pages::RESERVED && application == APPLICATION.to_be_bytes() {
+        Header::Ours
+    } else if reserved == 0 && application == [0; 4] {
+        Header::Older
+    } else {
+        Header::Foreign
+    })
+}
+
+/// Refuses an index of another format or recording.
+fn identify(db: &Connection, path: &Path, uuid: &[u8; 16]) -> Result<(), OpenError> {
+    let failed = |source| OpenError::new(path, source);
+    let foreign = || OpenError::NotAnIndex { path: path.to_owned() };
+    let major = meta::<u32>(db, "format_major").map_err(failed)?.ok_or_else(foreign)?;
+    let minor = meta(db, "format_minor").map_err(failed)?.ok_or_else(foreign)?;
     if major != FORMAT.major {
         return Err(OpenError::Version { path: path.to_owned(), found: Format { major, minor } });
     }
-    let found: String = meta(db, "trace").map_err(sqlite)?.ok_or_else(foreign)?;
+    let found: String = meta(db, "trace").map_err(failed)?.ok_or_else(foreign)?;
     let wanted = hex(uuid);
     if found != wanted {
         return Err(OpenError::OtherTrace { path: path.to_owned(), found, wanted });
@@ -137,14 +211,11 @@ impl Store {
     /// answers for what was committed.
     pub fn open(trace: &Path, uuid: &[u8; 16]) -> Result<Self, OpenError> {
         let path = trace.join(INDEX_FILE);
-        if !path.exists() {
+        if !exists(&path) {
             return Err(OpenError::Absent { path });
         }
-        let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
-        identify(&db, &path, uuid)?;
-        db.execute_batch("PRAGMA cache_size = -65536; PRAGMA mmap_size = 1073741824;").map_err(sqlite)?;
+        let db = connect(&path, READING, uuid)?;
+        db.execute_batch("PRAGMA cache_size = -65536;").map_err(|source| OpenError::new(&path, source))?;
         db.set_prepared_statement_cache_capacity(64);
         let damaged =
             |source: QueryError| OpenError::Damaged { path: path.clone(), source: Box::new(source) };
@@ -161,9 +232,14 @@ impl Store {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The database file, for reading the small tables by SQL.
+    /// The database file.
     pub fn path(&self) -> &Path {
         &self.inner.path
+    }
+
+    /// A connection to the database, for reading the small tables by SQL.
+    pub fn connection(&self) -> rusqlite::Result<Connection> {
+        Connection::open_with_flags_and_vfs(&self.inner.path, READING, pages::NAME)
     }
 
     /// How many granules were decoded through this index since it was opened.
@@ -178,5 +254,24 @@ impl Store {
 
     pub(crate) fn db(&self) -> MutexGuard<'_, Connection> {
         self.inner.db.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Writer;
+
+    #[test]
+    fn a_newer_format_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (writer, _) = Writer::open(folder.path(), &[7; 16]).unwrap();
+        writer.finish().unwrap();
+        let path = folder.path().join(INDEX_FILE);
+        let db = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, &[7; 16]).unwrap();
+        db.execute("UPDATE meta SET value = 99 WHERE key = 'format_major'", []).unwrap();
+        drop(db);
+        let refused = Store::open(folder.path(), &[7; 16]).map(drop).unwrap_err().to_string();
+        assert!(refused.ends_with("has index format 99.0, this program reads 3.x"), "{refused}");
     }
 }

@@ -13,10 +13,10 @@ pub struct Format {
 }
 
 /// The format this build writes.
-pub const FORMAT: Format = Format { major: 2, minor: 0 };
+pub const FORMAT: Format = Format { major: 3, minor: 0 };
 
-/// Bytes in a page of the database.
-pub(crate) const DATABASE_PAGE: u32 = 8192;
+/// What the database's header says that it is (`PRAGMA application_id`).
+pub(crate) const APPLICATION: u32 = u32::from_be_bytes(*b"bksy");
 
 /// How many columns a granule may have: its number times this, plus a column's number, is the rowid in `columns`.
 pub(crate) const COLUMNS_PER_GRANULE: u64 = 1 << 16;

@@ -233,10 +233,14 @@ fn strangers_are_refused_by_name() {
     let world = World::new(1, 200);
     let folder = world.folder.path();
     assert!(matches!(Store::open(folder, &[9; 16]), Err(OpenError::OtherTrace { .. })));
-    let db = rusqlite::Connection::open(folder.join("index.db")).unwrap();
-    db.execute("UPDATE meta SET value = 99 WHERE key = 'format_major'", []).unwrap();
+    std::fs::remove_file(folder.join("index.db")).unwrap();
+    let foreign = rusqlite::Connection::open(folder.join("index.db")).unwrap();
+    foreign.execute_batch("CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID").unwrap();
+    assert!(matches!(Store::open(folder, &world::UUID), Err(OpenError::NotAnIndex { .. })));
+    // Before format 3, pages had no checksums.
+    foreign.execute_batch("INSERT INTO meta VALUES('format_major', 1), ('format_minor', 0)").unwrap();
     assert!(matches!(Store::open(folder, &world::UUID), Err(OpenError::Version { .. })));
-    drop(db);
+    drop(foreign);
     std::fs::write(folder.join("index.db"), b"not a database, really not").unwrap();
     assert!(matches!(Store::open(folder, &world::UUID), Err(OpenError::NotAnIndex { .. })));
     std::fs::remove_file(folder.join("index.db")).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use index_build::{BuildError, BuildReport, Options, Progress, build};
 use indicatif::{ProgressBar, ProgressStyle};
-use store::CommitError;
+use store::{CommitError, INDEX_FILE};
 use tables::{Database, OpenError};
 use trace::Trace;
 
@@ -42,16 +42,14 @@ pub(crate) fn build_all(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Resu
 pub(crate) fn database(named: Option<&Path>) -> anyhow::Result<Database> {
     let dir = traces::find(named)?;
     let why = match Database::open(&dir) {
-        Ok(database) if database.store().complete().class(Class::Trace)? => return Ok(database),
-        Ok(_) => "its index is unfinished: going on with it",
+        Ok(database) => match database.store().complete() {
+            Ok(true) => return Ok(database),
+            Ok(false) => "its index is unfinished: going on with it",
+            Err(error) => return Err(unreadable(database.store().path(), error)),
+        },
         Err(OpenError::Index(store::OpenError::Absent { .. })) => "it has no index yet: building it",
         Err(error @ OpenError::Trace(_)) => return Err(error).class(Class::Trace),
-        Err(error) => {
-            let index = dir.join(store::INDEX_FILE);
-            let said = one_line(&error.into());
-            let message = format!("{said}; remove {} to have it built again", index.display());
-            return Err(Failure::new(Class::Trace, message).into());
-        }
+        Err(error) => return Err(unreadable(&dir.join(INDEX_FILE), error)),
     };
     match lock(&dir)? {
         Some(_lock) => {
@@ -65,16 +63,27 @@ pub(crate) fn database(named: Option<&Path>) -> anyhow::Result<Database> {
 
 /// Locks a recording for building its index; `None` if another process has it.
 fn lock(dir: &Path) -> anyhow::Result<Option<File>> {
-    let path = dir.join(LOCK);
-    let file = File::options().create(true).append(true).open(&path);
-    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    let file = File::options().create(true).append(true).open(dir.join(LOCK));
+    let file = file.map_err(|error| cannot_build(dir, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.display()))
-        }
+        Err(TryLockError::Error(error)) => Err(cannot_build(dir, &error)),
     }
+}
+
+fn cannot_build(dir: &Path, error: &std::io::Error) -> anyhow::Error {
+    let dir = dir.display();
+    let message = format!(
+        "cannot build an index in {dir}: {error}; make the folder writable, or copy the recording to one that is"
+    );
+    Failure::new(Class::System, message).into()
+}
+
+/// An index that is there but is of no use, and what to do about it.
+pub(crate) fn unreadable(index: &Path, error: impl Into<anyhow::Error>) -> anyhow::Error {
+    let said = one_line(&error.into());
+    Failure::new(Class::Trace, format!("{said}; remove {} to have it built again", index.display())).into()
 }
 
 fn run(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Result<BuildReport> {
@@ -89,7 +98,21 @@ fn run(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Result<BuildReport> {
     };
     let built = build(trace, &Options { jobs, progress: Some(&show) });
     bar.finish_and_clear();
-    built.class_by(class_of)
+    match built {
+        Err(error) if is_unreadable(&error) => Err(unreadable(&trace.dir().join(INDEX_FILE), error)),
+        built => built.class_by(class_of),
+    }
+}
+
+/// Whether the index that is there is the reason.
+fn is_unreadable(error: &BuildError) -> bool {
+    match error {
+        BuildError::Commit(CommitError::Open(error)) => {
+            !matches!(error, store::OpenError::Sqlite { .. } | store::OpenError::Read { .. })
+        }
+        BuildError::Resume(_) | BuildError::Decode(_) => true,
+        _ => false,
+    }
 }
 
 /// `45%  120 M instructions/s  7 s left`
@@ -121,14 +144,8 @@ pub(crate) fn summary(report: &BuildReport) -> String {
 
 fn class_of(error: &anyhow::Error) -> Class {
     match error.downcast_ref::<BuildError>() {
-        Some(BuildError::Commit(CommitError::Sqlite { .. }) | BuildError::Pool(_)) => Class::System,
-        Some(
-            BuildError::Commit(_)
-            | BuildError::Resume(_)
-            | BuildError::Decode(_)
-            | BuildError::Read(_)
-            | BuildError::Ticks(_),
-        ) => Class::Trace,
+        Some(BuildError::Commit(_) | BuildError::Pool(_)) => Class::System,
+        Some(BuildError::Read(_) | BuildError::Ticks(_)) => Class::Trace,
         _ => replay::class_of(error),
     }
 }

@@ -7,14 +7,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use store::INDEX_FILE;
 use trace::{Moments, Trace};
 
 use crate::args::{Check, Info, Ls, Rm};
 use crate::exit::{Class, Classify};
 use crate::{text, traces};
-
-/// Name of the index inside a recording's folder.
-const INDEX: &str = "index.db";
 
 /// When a recording started, in seconds since 1970, and when its last event was written.
 type Age = (u64, (i64, i64));
@@ -137,7 +135,7 @@ fn describe(trace: &Trace) -> Value {
         "spaces": summary.map(|s| s.spaces),
         "instructions": moments.map(|moments| moments.total().0),
         "bytes": folder_size(trace.dir()),
-        "indexed": trace.dir().join(INDEX).is_file(),
+        "indexed": std::fs::metadata(trace.dir().join(INDEX_FILE)).is_ok_and(|file| file.len() > 0),
         "kernel": header.machine.kernel,
         "cpu": header.machine.cpu,
     })

@@ -43,6 +43,7 @@ pub(crate) fn print(database: &Database, sql: &str, format: Format) -> anyhow::R
     out.flush()?;
     match ran {
         Ok(_) => Ok(()),
+        Err(error @ RenderError::Index(_)) => Err(indexing::unreadable(database.store().path(), error)),
         Err(RenderError::Sql(error)) => Err(Failure::new(Class::Input, error).into()),
         Err(RenderError::Write(error)) => Err(error.into()),
     }

@@ -57,10 +57,8 @@ pub(crate) fn ask(
 ) -> anyhow::Result<Answer> {
     let target = what.parse().map_err(anyhow::Error::from).class(Class::Input)?;
     let question = Question { target, size: size.map(u64::from), at, space };
-    let answer = ::why::why(database, &question);
-    let class = match &answer {
-        Err(WhyError::Query(_)) => Class::Trace,
-        _ => Class::Input,
-    };
-    answer.class(class)
+    match ::why::why(database, &question) {
+        Err(error @ WhyError::Query(_)) => Err(indexing::unreadable(database.store().path(), error)),
+        answer => answer.class(Class::Input),
+    }
 }

@@ -115,13 +115,14 @@ unsafe impl<S: Source> VTabCursor for Cursor<S> {
         self.bounds = Bounds::from_plan(&S::SHAPE, plan.unwrap_or_default(), args.iter());
         self.rows = match self.bounds.empty {
             true => None,
-            false => Some(S::scan(&self.recording, &self.bounds).map_err(failure)?),
+            false => Some(S::scan(&self.recording, &self.bounds).map_err(|e| self.recording.failure(e))?),
         };
         self.next()
     }
 
     fn next(&mut self) -> Result<()> {
-        self.row = self.rows.as_mut().and_then(Iterator::next).transpose().map_err(failure)?;
+        let row = self.rows.as_mut().and_then(Iterator::next).transpose();
+        self.row = row.map_err(|e| self.recording.failure(e))?;
         Ok(())
     }
 
@@ -132,22 +133,12 @@ unsafe impl<S: Source> VTabCursor for Cursor<S> {
     fn column(&self, context: &mut Context, column: c_int) -> Result<()> {
         let Some(row) = &self.row else { return Ok(()) };
         let column = usize::try_from(column).unwrap_or(usize::MAX);
-        let value = S::column(&self.recording, &self.bounds, row, column).map_err(failure)?;
+        let value = S::column(&self.recording, &self.bounds, row, column);
+        let value = value.map_err(|e| self.recording.failure(e))?;
         context.set_result(value)
     }
 
     fn rowid(&self) -> Result<i64> {
         Ok(self.row.as_ref().map_or(0, S::rowid))
     }
-}
-
-/// The index's error with its causes, as SQLite carries it: a line of text.
-pub(crate) fn failure(error: QueryError) -> rusqlite::Error {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    rusqlite::Error::ModuleError(text)
 }

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use guest::{EventId, FileId, GuestAddr, GuestRange, Moment};
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension};
 use store::{QueryError, Store, SyscallRow};
 use symbols::{KeptFile, Layout, MappedFile, Mapping, Symbols};
 use trace::Trace;
@@ -28,9 +28,18 @@ pub(crate) struct Recording {
     pub(crate) trace: Trace,
     pub(crate) store: Store,
     pub(crate) symbols: Symbols,
+    /// Why a table or function failed last: SQLite carries no more than a line of text.
+    failed: Mutex<Option<QueryError>>,
 }
 
 impl Recording {
+    /// The index's error as SQLite carries it. [`Database::run`] finds the error itself.
+    pub(crate) fn failure(&self, error: QueryError) -> rusqlite::Error {
+        let text = error.to_string();
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        rusqlite::Error::ModuleError(text)
+    }
+
     /// The code that `pcs` and the function `name` have in common, in pieces; `None` for all code. With `stubs`, linkage
     /// stubs to the function count.
     pub(crate) fn code(
@@ -75,11 +84,10 @@ impl Database {
         let store = Store::open(dir, &trace.uuid())?;
         let path = store.path().to_owned();
         let sqlite = |source| OpenError::Sqlite { path: path.clone(), source };
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&path, flags).map_err(sqlite)?;
-        let layout = load_layout(&connection).map_err(sqlite)?;
+        let connection = store.connection().map_err(sqlite)?;
+        let layout = load_layout(&connection).map_err(QueryError::from)?;
         let symbols = Symbols::new(kept_files(&trace), layout);
-        let recording = Arc::new(Recording { trace, store, symbols });
+        let recording = Arc::new(Recording { trace, store, symbols, failed: Mutex::default() });
         register(&connection, &recording).map_err(sqlite)?;
         Ok(Self { connection, recording })
     }
@@ -132,7 +140,12 @@ impl Database {
 
     /// Runs one or more statements and writes their rows to `out` as they come. Returns how many rows there were.
     pub fn run(&self, sql: &str, format: Format, out: &mut dyn Write) -> Result<u64, RenderError> {
-        render::run(&self.connection, sql, format, out)
+        let failed = || self.recording.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed();
+        render::run(&self.connection, sql, format, out).map_err(|error| match (error, failed()) {
+            (RenderError::Sql(_), Some(index)) => RenderError::Index(index),
+            (error, _) => error,
+        })
     }
 
     /// Compiles `sql` without running it: what is wrong with it, if anything.

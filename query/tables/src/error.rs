@@ -12,6 +12,8 @@ pub struct SqlError {
     pub sql: String,
     /// Byte offset in it, where SQLite knows.
     pub offset: Option<usize>,
+    /// Whether the index is what failed.
+    pub(crate) damaged: bool,
     source: Box<rusqlite::Error>,
 }
 
@@ -28,6 +30,7 @@ impl SqlError {
         Self {
             message,
             sql: sql.to_owned(),
+            damaged: store::is_damage(&source),
             offset: offset.filter(|&at| at <= sql.len()),
             source: Box::new(source),
         }

@@ -7,7 +7,6 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
 
-use crate::adapter::failure;
 use crate::database::Recording;
 
 /// Makes the functions known on `connection`.
@@ -57,7 +56,7 @@ fn place(recording: &Recording, context: &Context<'_>) -> Result<Option<(SpaceId
     let found = match (moment, space) {
         (Some(moment), Some(space)) => Some((space, moment, pc)),
         (Some(moment), None) => {
-            let space = recording.store.space_at(moment).map_err(failure)?;
+            let space = recording.store.space_at(moment).map_err(|e| recording.failure(e))?;
             space.map(|space| (space, moment, pc)).or_else(anywhere)
         }
         (None, _) => anywhere(),

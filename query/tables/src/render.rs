@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use rusqlite::types::Value;
 use rusqlite::{Batch, Connection, Statement, fallible_iterator::FallibleIterator};
 
+use store::QueryError;
+
 use crate::error::SqlError;
 
 /// How results are written.
@@ -24,10 +26,19 @@ pub enum Format {
 pub enum RenderError {
     /// SQLite refused the text or failed while it ran.
     #[error(transparent)]
-    Sql(#[from] SqlError),
+    Sql(SqlError),
+    /// The index could not be read.
+    #[error("reading the index")]
+    Index(#[source] QueryError),
     /// The text could not be written.
     #[error("writing results")]
     Write(#[from] io::Error),
+}
+
+impl From<SqlError> for RenderError {
+    fn from(error: SqlError) -> Self {
+        if error.damaged { Self::Index(QueryError::Page) } else { Self::Sql(error) }
+    }
 }
 
 /// Rows looked at before the widths of a table's columns are settled.

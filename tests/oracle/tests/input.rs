@@ -121,3 +121,47 @@ fn an_index_of_another_trace() {
     fs::copy(dir.join("index.db"), other.join("index.db")).unwrap();
     refused(&backstory(["why", "-t"]).arg(&other).arg("0x400000").output().unwrap(), 3, &["another trace"]);
 }
+
+#[test]
+fn an_index_that_is_none() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = recording(scratch.path());
+    let (name, index) = (dir.to_str().unwrap(), dir.join("index.db"));
+    fs::write(&index, "nothing of the kind").unwrap();
+    for args in [&["index", name][..], &["why", "-t", name, "environ"], &["query", "-t", name, "SELECT 1"]] {
+        refused(&backstory(args.iter().copied()).output().unwrap(), 3, &["is not an index", "remove"]);
+    }
+    // SQLite leaves an empty file where it is killed early: there is no index then.
+    fs::write(&index, "").unwrap();
+    let info = run(&["info"], &dir);
+    assert!(String::from_utf8_lossy(&info.stdout).contains("none: `backstory index` builds it"));
+    let output = backstory(["query", "-t", name, "SELECT count(*) > 0 AS any FROM writes"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_damaged_index() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = recording(scratch.path());
+    assert!(run(&["index"], &dir).status.success());
+    let (name, index) = (dir.to_str().unwrap(), dir.join("index.db"));
+    let mut bytes = fs::read(&index).unwrap();
+    // Another byte in every page but the first: whatever is read is damaged.
+    bytes.chunks_mut(8192).skip(1).for_each(|page| page[5000] ^= 1);
+    fs::write(&index, &bytes).unwrap();
+    for args in [&["index", name][..], &["why", "-t", name, "environ"], &["query", "-t", name, "SELECT 1"]] {
+        refused(&backstory(args.iter().copied()).output().unwrap(), 3, &["damaged", "remove"]);
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_hold_an_index() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = recording(scratch.path());
+    // The tests may run as root, whom permissions do not stop.
+    fs::create_dir(dir.join("index.lock")).unwrap();
+    let name = dir.to_str().unwrap();
+    for args in [&["index", name][..], &["query", "-t", name, "SELECT 1"]] {
+        refused(&backstory(args.iter().copied()).output().unwrap(), 6, &["make the folder writable"]);
+    }
+}
