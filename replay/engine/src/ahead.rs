@@ -9,6 +9,7 @@ use guest::{GuestAddr, GuestRange, PAGE_SIZE};
 use translate::{CacheAddr, Mode, Refusal, Request, Terminator, Translated, translate};
 
 use crate::arena::{ARENA_BYTES, Arena};
+use crate::selfmod::pages_of;
 use crate::space::Space;
 use crate::{Block, HostError, RunError};
 
@@ -78,19 +79,31 @@ impl Space {
         pc: GuestAddr,
         listed: bool,
     ) -> Result<Rc<Block>, Missing> {
-        let found = self.code.find(mode, pc).map(Rc::clone);
+        let found = self.find(mode, pc)?;
         let block = match found {
             Some(block) => {
                 self.counters.unlisted += u64::from(listed);
                 block
             }
-            None => self.translate_ahead(mode, pc)?,
+            None => {
+                self.make_room(pc)?;
+                self.translate_ahead(mode, pc)?
+            }
         };
         if listed && !self.breakpoints.contains(&pc) {
             let table = self.tables.table[crate::place::mode_index(mode)];
             Rc::make_mut(&mut self.code).list(&block, table, &mut self.patches);
         }
         Ok(block)
+    }
+
+    /// The block at `pc`, if there is one or one may be used again.
+    fn find(&mut self, mode: Mode, pc: GuestAddr) -> Result<Option<Rc<Block>>, HostError> {
+        if self.code.find(mode, pc).is_none() && !self.snapshots.is_empty() {
+            self.revalidate(pc.page())?;
+            self.revalidate(pc.page().wrapping_add(PAGE_SIZE))?;
+        }
+        Ok(self.code.find(mode, pc).map(Rc::clone))
     }
 
     fn translate_ahead(&mut self, mode: Mode, pc: GuestAddr) -> Result<Rc<Block>, Missing> {
@@ -102,7 +115,7 @@ impl Space {
             if self.breakpoints.contains(&pc) && mode.exact() {
                 continue;
             }
-            let known = self.code.find(mode, pc).map(Rc::clone);
+            let known = self.find(mode, pc)?;
             let block = match known {
                 Some(block) => block,
                 None if left == 0 => continue,
@@ -136,8 +149,14 @@ impl Space {
         self.patches.put_code(hot.0, &translated.code);
         self.patches.put_code(cold.0, &translated.cold);
         queue.follow(&translated);
+        let arena = &mut Rc::make_mut(&mut self.code).arenas[arena];
+        arena.take(translated.id, translated.code.len(), translated.cold.len());
+        if !self.snapshots.is_empty() {
+            for page in translated.sources.iter().copied().flat_map(pages_of) {
+                self.revalidate(page)?;
+            }
+        }
         let code = Rc::make_mut(&mut self.code);
-        code.arenas[arena].take(translated.id, translated.code.len(), translated.cold.len());
         let block = code.add(Block::new(translated, hot, cold, mode), &mut self.patches);
         if !self_check {
             for &range in &block.translated.sources {
@@ -216,6 +235,30 @@ impl Space {
         }
     }
 
+    /// Before anything is translated at `pc`, and while the cache is left: if the arenas within reach are full, one that holds
+    /// mostly code that will not be run again begins anew, or, when there is no place for another, any.
+    fn make_room(&mut self, pc: GuestAddr) -> Result<(), RunError> {
+        let arenas = &self.code.arenas;
+        let near: Vec<usize> = (0..arenas.len()).filter(|&arena| arenas[arena].reaches(pc)).collect();
+        let Some(&first) = near.first().filter(|_| !near.iter().any(|&arena| arenas[arena].is_roomy()))
+        else {
+            return Ok(());
+        };
+        let arena = match near.into_iter().find(|&arena| arenas[arena].is_mostly_dead()) {
+            Some(arena) => arena,
+            None => match self.new_arena(pc) {
+                Err(RunError::NoRoom { .. }) => first,
+                made => return made.map(drop),
+            },
+        };
+        // Where the last x87 instruction was is known by its place in the arena.
+        let state = self.xstate()?;
+        self.set_xstate(&state)?;
+        self.flush()?;
+        Rc::make_mut(&mut self.code).clear_arena(arena, &self.tables, &mut self.patches);
+        Ok(self.flush()?)
+    }
+
     /// An arena within reach of `pc`, made if need be.
     fn arena_for(&mut self, pc: GuestAddr) -> Result<usize, RunError> {
         let known = self.code.arenas.iter().rposition(|arena| arena.reaches(pc) && arena.next().is_some());
@@ -239,6 +282,7 @@ impl Space {
     /// Forgets all code that came from `range`.
     pub(crate) fn forget_code(&mut self, range: GuestRange) {
         self.reader.forget(range);
+        self.snapshots.retain(|page, _| page.0 < range.start.0 || page.0 + PAGE_SIZE > range.end.0);
         let code = Rc::make_mut(&mut self.code);
         code.remove_range(range, &self.tables, &mut self.patches);
     }

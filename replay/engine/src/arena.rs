@@ -23,11 +23,13 @@ pub(crate) struct Arena {
     blocks: Vec<(u32, BlockId)>,
     /// The block run once, while it is there.
     once: Option<BlockId>,
+    /// Bytes of hot code of blocks that are not gone.
+    in_use: u64,
 }
 
 impl Arena {
     pub(crate) fn new(start: u64, size: u64) -> Self {
-        Self { start, size, hot: start, cold: start + size / 2, blocks: Vec::new(), once: None }
+        Self { start, size, hot: start, cold: start + size / 2, blocks: Vec::new(), once: None, in_use: 0 }
     }
 
     /// Where the next block goes: hot and cold code. `None` when full.
@@ -46,8 +48,33 @@ impl Arena {
     /// Takes the place that `next` gave for a block of these lengths.
     pub(crate) fn take(&mut self, id: BlockId, hot: usize, cold: usize) {
         self.blocks.push(((self.hot - self.start) as u32, id));
+        self.in_use += hot as u64;
         self.hot = (self.hot + hot.max(1) as u64).next_multiple_of(16);
         self.cold = (self.cold + cold as u64).next_multiple_of(16);
+    }
+
+    /// So many bytes of hot code will not be run again.
+    pub(crate) fn give_up(&mut self, hot: u64) {
+        self.in_use = self.in_use.saturating_sub(hot);
+    }
+
+    /// Whether there is room for some dozens of usual blocks.
+    pub(crate) fn is_roomy(&self) -> bool {
+        let most = self.size / 2 - 8 * BLOCK_ROOM;
+        self.hot - self.start <= most && self.cold - self.start - self.size / 2 <= most
+    }
+
+    /// Whether most of its code will not be run again.
+    pub(crate) fn is_mostly_dead(&self) -> bool {
+        self.in_use < (self.hot - self.start) / 2
+    }
+
+    /// Begins anew; the blocks that were there.
+    pub(crate) fn take_blocks(&mut self) -> Vec<BlockId> {
+        (self.hot, self.cold) = (self.start, self.start + self.size / 2);
+        self.once = None;
+        self.in_use = 0;
+        std::mem::take(&mut self.blocks).into_iter().map(|(_, id)| id).collect()
     }
 
     /// Takes a place of its own for a stub, among the cold code.

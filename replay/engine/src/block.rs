@@ -1,7 +1,7 @@
 //! A translated block as the engine keeps it.
 
 use guest::GuestAddr;
-use translate::{CacheAddr, Mark, Mode, Spilled, Translated};
+use translate::{BlockId, CacheAddr, Mark, Mode, Spilled, Translated};
 
 /// A translated block and where it was put. Immutable: what it is linked to is kept elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,6 +82,29 @@ impl Block {
         translated.exits.shrink_to_fit();
         translated.links.shrink_to_fit();
         Self { translated, hot, cold, hot_len, mode, marks }
+    }
+
+    /// A block with nothing in it, to stand for those that are gone.
+    pub(crate) fn hollow(&self) -> Self {
+        let translated = Translated {
+            id: BlockId(u32::MAX),
+            pc: self.translated.pc,
+            code: Vec::new(),
+            cold: Vec::new(),
+            entry: self.hot,
+            lookup: self.hot,
+            chain: self.translated.chain,
+            sources: Vec::new(),
+            pcs: Vec::new(),
+            exits: Vec::new(),
+            links: Vec::new(),
+            return_sites: Vec::new(),
+            indirect: None,
+            marks: Vec::new(),
+            slots: Vec::new(),
+            paths: Vec::new(),
+        };
+        Self { translated, hot_len: 0, marks: Marks::Small(Box::default()), ..*self }
     }
 
     /// What holds at cache address `at`; `None` outside the block's guest instructions.

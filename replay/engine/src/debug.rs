@@ -55,6 +55,9 @@ impl Space {
             return;
         }
         let code = Rc::make_mut(&mut self.code);
+        if !self.snapshots.is_empty() {
+            code.forget_suspended(&self.tables, &mut self.patches);
+        }
         for mode in [Mode::Exact, Mode::IndexedExact] {
             let concerned = |block: &crate::Block| {
                 let translated = &block.translated;

@@ -157,9 +157,12 @@ impl Space {
         self.watched.retain(|page| !range.contains(*page));
         self.reader.forget(range);
         if !prot.exec {
-            self.forget_code(range);
+            self.suspend_code(range);
         }
         for page in self.code.pages_with_code(range) {
+            if self.snapshots.contains_key(&page) {
+                continue;
+            }
             self.watch_code(GuestRange::new(page, PAGE_SIZE))
                 .map_err(|source| MapError::Host { range, source })?;
         }
@@ -330,7 +333,9 @@ impl Space {
     /// Forgets the code from those pages at `addr` that differ from `bytes`.
     fn forget_changed(&mut self, addr: GuestAddr, bytes: &[u8]) {
         let range = GuestRange::new(addr, bytes.len() as u64);
-        let known = self.reader.knows(range) || !self.code.pages_with_code(range).is_empty();
+        // What has a snapshot is compared before it runs.
+        let mut pages = self.code.pages_with_code(range).into_iter();
+        let known = self.reader.knows(range) || pages.any(|page| !self.snapshots.contains_key(&page));
         if !known {
             return;
         }

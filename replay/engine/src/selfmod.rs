@@ -1,6 +1,7 @@
 //! Code that is written: pages from which code was translated are protected, so that a store there faults, and the code is
-//! forgotten.
+//! suspended until it is wanted again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE, Prot};
@@ -23,7 +24,56 @@ pub(crate) struct Disturbed {
     in_a_row: u32,
 }
 
+/// What was in pages that may have changed since, from which suspended blocks came. A page that has one has no live block.
+pub(crate) type Snapshots = BTreeMap<GuestAddr, Rc<[u8]>>;
+
 impl Space {
+    /// Suspends all code that came from `range`, which may be about to change, whole pages: what then turns out not to have changed
+    /// is used again.
+    pub(crate) fn suspend_code(&mut self, range: GuestRange) {
+        self.reader.forget(range);
+        for page in self.code.pages_with_code(range) {
+            let mut bytes = vec![0; PAGE_SIZE as usize];
+            if self.host.read(page.0, &mut bytes).is_ok() {
+                self.snapshots.entry(page).or_insert_with(|| bytes.into());
+            } else {
+                self.forget_code(GuestRange::new(page, PAGE_SIZE));
+            }
+        }
+        let code = Rc::make_mut(&mut self.code);
+        code.suspend_range(range, &self.tables, &mut self.patches);
+    }
+
+    /// Code from a page is about to run: the suspended blocks that came from there are used again or forgotten.
+    pub(crate) fn revalidate(&mut self, page: GuestAddr) -> Result<(), HostError> {
+        if !self.snapshots.contains_key(&page) || !self.areas.at(page).is_some_and(|(_, area)| area.prot.exec)
+        {
+            return Ok(());
+        }
+        let Some(then) = self.snapshots.remove(&page) else { return Ok(()) };
+        let whole = GuestRange::new(page, PAGE_SIZE);
+        let mut now = vec![0; then.len()];
+        if self.host.read(page.0, &mut now).is_err() {
+            self.forget_code(whole);
+            return Ok(());
+        }
+        let same = |sources: &[GuestRange]| {
+            sources.iter().map(|source| source.intersect(whole)).filter(|part| !part.is_empty()).all(|part| {
+                let part = (part.start.0 - page.0) as usize..(part.end.0 - page.0) as usize;
+                then[part.clone()] == now[part]
+            })
+        };
+        let pending = |page: GuestAddr| self.snapshots.contains_key(&page);
+        let code = Rc::make_mut(&mut self.code);
+        let revived = code.revive(page, same, pending, &self.tables, &mut self.patches);
+        let sources = revived.iter().flat_map(|block| block.translated.sources.iter().copied());
+        let pages: BTreeSet<GuestAddr> = sources.flat_map(pages_of).collect();
+        for page in pages {
+            self.watch_code(GuestRange::new(page, PAGE_SIZE))?;
+        }
+        Ok(())
+    }
+
     /// Sees to it that stores to the pages of `range`, from which code was translated, are noticed.
     pub(crate) fn watch_code(&mut self, range: GuestRange) -> Result<(), HostError> {
         for page in pages_of(range) {
@@ -77,9 +127,12 @@ impl Space {
         seen.last = retired;
         let mixed = seen.in_a_row >= PATIENCE;
         for alias in self.aliases(page) {
-            self.forget_code(GuestRange::new(alias, PAGE_SIZE));
+            let range = GuestRange::new(alias, PAGE_SIZE);
             if mixed {
+                self.forget_code(range);
                 self.mixed.insert(alias);
+            } else {
+                self.suspend_code(range);
             }
             self.unwatch(alias)?;
         }
@@ -108,6 +161,6 @@ impl Space {
     }
 }
 
-fn pages_of(range: GuestRange) -> impl Iterator<Item = GuestAddr> {
+pub(crate) fn pages_of(range: GuestRange) -> impl Iterator<Item = GuestAddr> {
     (range.start.page().0..range.end.0).step_by(PAGE_SIZE as usize).map(GuestAddr)
 }

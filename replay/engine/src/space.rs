@@ -17,7 +17,7 @@ use crate::patch::Patches;
 use crate::place::{Low, MODES, Places};
 use crate::run::Counters;
 use crate::search::Searching;
-use crate::selfmod::Disturbed;
+use crate::selfmod::{Disturbed, Snapshots};
 use crate::source::CodeReader;
 use crate::table::{Code, Tables};
 use crate::{Block, Config, ForkError, HostError, NewError, RunError};
@@ -55,6 +55,7 @@ pub struct Space {
     /// Pages whose blocks check themselves.
     pub(crate) mixed: HashSet<GuestAddr>,
     pub(crate) disturbed: HashMap<GuestAddr, Disturbed>,
+    pub(crate) snapshots: Snapshots,
     pub(crate) breakpoints: BTreeSet<GuestAddr>,
     pub(crate) no_breakpoints: BTreeSet<GuestAddr>,
     pub(crate) watchpoints: Watched,
@@ -146,6 +147,7 @@ impl Space {
             watched: HashSet::new(),
             mixed: HashSet::new(),
             disturbed: HashMap::new(),
+            snapshots: Snapshots::new(),
             breakpoints: BTreeSet::new(),
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
@@ -227,6 +229,7 @@ impl Space {
             watched: self.watched.clone(),
             mixed: self.mixed.clone(),
             disturbed: self.disturbed.clone(),
+            snapshots: self.snapshots.clone(),
             breakpoints: BTreeSet::new(),
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),

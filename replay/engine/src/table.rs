@@ -55,10 +55,21 @@ struct PageNode {
     next: u32,
 }
 
+/// Whether a block may be entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    /// It is found, linked, and in the lookup table if it was listed.
+    Live,
+    /// Nobody goes to it until its source is known not to have changed; then it is listed again if it was.
+    Suspended { listed: bool },
+    /// Never again.
+    Gone,
+}
+
 /// What changes about a block.
 #[derive(Clone, Copy, Debug)]
 struct State {
-    live: bool,
+    life: Life,
     /// Run once; never live.
     once: bool,
     /// In the lookup table.
@@ -116,7 +127,7 @@ impl Code {
         candidates.into_iter().find(|&at| self.block_at(at).is_some())
     }
 
-    /// The pages of `range` from which live code came.
+    /// The pages of `range` from which code came, live or suspended.
     pub(crate) fn pages_with_code(&self, range: GuestRange) -> Vec<GuestAddr> {
         let pages = range.pages();
         let live = |&page: &u64| self.has_code(page);
@@ -137,7 +148,7 @@ impl Code {
     fn has_code(&self, page: u64) -> bool {
         let mut node = self.by_page.get(&page).copied().unwrap_or(NONE);
         while let Some(&PageNode { block, next }) = self.page_nodes.get(node as usize) {
-            if self.state[block.index()].live {
+            if self.state[block.index()].life != Life::Gone {
                 return true;
             }
             node = next;
@@ -158,17 +169,23 @@ impl Code {
     pub(crate) fn add_unlisted(&mut self, block: Block) -> Rc<Block> {
         let block = Rc::new(block);
         self.blocks.push(Rc::clone(&block));
-        self.state.push(State { live: false, once: true, listed: false, chain: NONE });
+        self.state.push(State { life: Life::Gone, once: true, listed: false, chain: NONE });
         block
     }
 
-    /// Adds a block. The links to it and from it are patched: those from it in `patches` too, since its own code is
-    /// written before.
+    /// Adds a block, whose code waits in `patches`. The links to it and from it are patched.
     pub(crate) fn add(&mut self, block: Block, patches: &mut Patches) -> Rc<Block> {
         let block = Rc::new(block);
-        let id = block.translated.id;
         self.blocks.push(Rc::clone(&block));
-        self.state.push(State { live: true, once: false, listed: false, chain: NONE });
+        self.state.push(State { life: Life::Live, once: false, listed: false, chain: NONE });
+        self.note(&block);
+        self.connect(&block, patches);
+        block
+    }
+
+    /// Enters a block in the lists of links and of pages.
+    fn note(&mut self, block: &Block) {
+        let id = block.translated.id;
         let pages = block.translated.sources.iter().flat_map(|range| pages_of(*range));
         let mut last = None;
         for page in pages {
@@ -176,19 +193,23 @@ impl Code {
                 push_page(&mut self.by_page, &mut self.page_nodes, page, id);
             }
         }
-        let cache = &mut self.caches[mode_index(block.mode)];
-        cache.by_pc.insert(block.translated.pc.0, id);
+        let links_to = &mut self.caches[mode_index(block.mode)].links_to;
         for (index, link) in block.translated.links.iter().enumerate() {
-            let next = cache.links_to.get(&link.target.0).copied().unwrap_or(NONE);
-            cache.links_to.insert(link.target.0, self.link_nodes.len() as u32);
+            let next = links_to.get(&link.target.0).copied().unwrap_or(NONE);
+            links_to.insert(link.target.0, self.link_nodes.len() as u32);
             self.link_nodes.push(LinkNode { from: id, link: index as u16, next });
-            if let Some(to) = cache.by_pc.get(&link.target.0) {
-                let entry = self.blocks[to.index()].translated.entry;
-                point(&mut self.arenas, link, entry, patches);
-            }
         }
-        self.point_links_to(&block, Some(block.translated.entry), patches);
-        block
+    }
+
+    /// Makes a block known by its pc, and points links to it and from it.
+    fn connect(&mut self, block: &Block, patches: &mut Patches) {
+        let cache = &mut self.caches[mode_index(block.mode)];
+        cache.by_pc.insert(block.translated.pc.0, block.translated.id);
+        for link in &block.translated.links {
+            let to = cache.by_pc.get(&link.target.0).map(|to| self.blocks[to.index()].translated.entry);
+            point(&mut self.arenas, link, to.unwrap_or(link.unlinked), patches);
+        }
+        self.point_links_to(block, Some(block.translated.entry), patches);
     }
 
     /// Points every live link to `block`'s pc at `to`, or back at its own stub. Links of the block to itself were not there
@@ -199,8 +220,10 @@ impl Code {
         // Links of blocks that are gone are dropped on the way.
         let (mut node, mut last) = (*head, NONE);
         while let Some(&LinkNode { from, link, next }) = self.link_nodes.get(node as usize) {
-            if self.state[from.index()].live {
-                if let Some(link) = self.blocks[from.index()].translated.links.get(usize::from(link)) {
+            let life = self.state[from.index()].life;
+            if life != Life::Gone {
+                let links = &self.blocks[from.index()].translated.links;
+                if let Some(link) = links.get(usize::from(link)).filter(|_| life == Life::Live) {
                     point(&mut self.arenas, link, to.unwrap_or(link.unlinked), patches);
                 }
                 last = node;
@@ -217,16 +240,20 @@ impl Code {
     pub(crate) fn list(&mut self, block: &Block, table: u32, patches: &mut Patches) {
         let id = block.translated.id;
         let state = &mut self.state[id.index()];
-        if state.listed || !state.live {
+        if state.listed || state.life != Life::Live {
             return;
         }
         state.listed = true;
         let slot = lookup_slot(block.translated.pc);
         let chains = &mut self.caches[mode_index(block.mode)].chains;
-        if let Some(head) = chains.insert(slot as u64, id) {
-            state.chain = head.0;
-            let lookup = self.blocks[head.index()].translated.lookup;
-            point(&mut self.arenas, &block.translated.chain, lookup, patches);
+        let head = chains.insert(slot as u64, id);
+        let next = head.map_or(NONE, |head| head.0);
+        // One that was listed before may still go to what came after it then.
+        if next != state.chain {
+            state.chain = next;
+            let chain = &block.translated.chain;
+            let lookup = head.map_or(chain.unlinked, |head| self.blocks[head.index()].translated.lookup);
+            point(&mut self.arenas, chain, lookup, patches);
         }
         let at = u64::from(table) + 8 * slot as u64;
         patches.put(at, &block.translated.lookup.0.to_le_bytes());
@@ -263,41 +290,143 @@ impl Code {
 
     /// Forgets a block: nothing goes to it any more.
     pub(crate) fn remove(&mut self, block: &Rc<Block>, tables: &Tables, patches: &mut Patches) {
-        let id = block.translated.id;
-        if !self.state[id.index()].live {
-            return;
+        self.end(block, Life::Gone, tables, patches);
+    }
+
+    /// Sees to it that nothing goes to a block, for good or not.
+    fn end(&mut self, block: &Rc<Block>, to: Life, tables: &Tables, patches: &mut Patches) {
+        let id = block.translated.id.index();
+        match self.state[id].life {
+            Life::Gone => return,
+            Life::Suspended { .. } => {}
+            Life::Live => {
+                self.unlist(block, tables, patches);
+                self.point_links_to(block, None, patches);
+                let by_pc = &mut self.caches[mode_index(block.mode)].by_pc;
+                if by_pc.get(&block.translated.pc.0) == Some(&block.translated.id) {
+                    by_pc.remove(&block.translated.pc.0);
+                }
+            }
         }
-        self.unlist(block, tables, patches);
-        self.point_links_to(block, None, patches);
-        self.state[id.index()].live = false;
-        let by_pc = &mut self.caches[mode_index(block.mode)].by_pc;
-        if by_pc.get(&block.translated.pc.0) == Some(&id) {
-            by_pc.remove(&block.translated.pc.0);
+        self.state[id].life = to;
+        if to == Life::Gone
+            && let Some(arena) = self.arenas.iter_mut().find(|arena| arena.holds(block.hot))
+        {
+            arena.give_up(u64::from(block.hot_len));
         }
     }
 
-    /// Forgets every block that came from a byte of `range`; says whether there was one.
-    pub(crate) fn remove_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) -> bool {
-        let mut doomed = Vec::new();
+    /// Suspends every live block that came from a byte of `range`: see [`Code::revive`].
+    pub(crate) fn suspend_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) {
+        for id in self.from_range(range) {
+            let State { life, listed, .. } = self.state[id.index()];
+            if life == Life::Live {
+                let block = Rc::clone(&self.blocks[id.index()]);
+                self.end(&block, Life::Suspended { listed }, tables, patches);
+            }
+        }
+    }
+
+    /// Decides about the suspended blocks that came from `page`: those whose sources are not the `same` are gone; those of which
+    /// nothing else is `pending` are live again, and returned.
+    pub(crate) fn revive(
+        &mut self,
+        page: GuestAddr,
+        same: impl Fn(&[GuestRange]) -> bool,
+        pending: impl Fn(GuestAddr) -> bool,
+        tables: &Tables,
+        patches: &mut Patches,
+    ) -> Vec<Rc<Block>> {
+        let mut revived = Vec::new();
+        for id in self.from_range(GuestRange::new(page, PAGE_SIZE)) {
+            let Life::Suspended { listed } = self.state[id.index()].life else { continue };
+            let block = Rc::clone(&self.blocks[id.index()]);
+            let translated = &block.translated;
+            let taken = self.caches[mode_index(block.mode)].by_pc.contains_key(&translated.pc.0);
+            if taken || !same(&translated.sources) {
+                self.end(&block, Life::Gone, tables, patches);
+                continue;
+            }
+            let mut pages = translated.sources.iter().flat_map(|range| pages_of(*range));
+            if pages.any(|page| pending(GuestAddr(page))) {
+                continue;
+            }
+            self.state[id.index()].life = Life::Live;
+            self.connect(&block, patches);
+            if listed {
+                self.list(&block, tables.table[mode_index(block.mode)], patches);
+            }
+            revived.push(block);
+        }
+        revived
+    }
+
+    /// Forgets every suspended block.
+    pub(crate) fn forget_suspended(&mut self, tables: &Tables, patches: &mut Patches) {
+        for id in 0..self.blocks.len() {
+            if matches!(self.state[id].life, Life::Suspended { .. }) {
+                let block = Rc::clone(&self.blocks[id]);
+                self.end(&block, Life::Gone, tables, patches);
+            }
+        }
+    }
+
+    /// Forgets every block of an arena, which then begins anew.
+    pub(crate) fn clear_arena(&mut self, arena: usize, tables: &Tables, patches: &mut Patches) {
+        let gone = self.blocks.iter().find(|block| !block.mode.logs()).map(|block| Rc::new(block.hollow()));
+        for id in self.arenas[arena].take_blocks() {
+            let block = Rc::clone(&self.blocks[id.index()]);
+            self.end(&block, Life::Gone, tables, patches);
+            // Logs speak of blocks long after.
+            if let Some(gone) = gone.as_ref().filter(|_| !block.mode.logs()) {
+                self.blocks[id.index()] = Rc::clone(gone);
+            }
+        }
+        self.gather();
+    }
+
+    /// Makes the lists of links and of pages anew, without blocks that are gone.
+    fn gather(&mut self) {
+        self.link_nodes.clear();
+        self.page_nodes.clear();
+        self.by_page.clear();
+        for cache in &mut self.caches {
+            cache.links_to.clear();
+        }
+        for id in 0..self.blocks.len() {
+            if self.state[id].life != Life::Gone {
+                let block = Rc::clone(&self.blocks[id]);
+                self.note(&block);
+            }
+        }
+    }
+
+    /// Forgets every block that came from a byte of `range`.
+    pub(crate) fn remove_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) {
+        for id in self.from_range(range) {
+            let block = Rc::clone(&self.blocks[id.index()]);
+            self.remove(&block, tables, patches);
+        }
+    }
+
+    /// The blocks, live or suspended, that came from a byte of `range`, ascending.
+    fn from_range(&mut self, range: GuestRange) -> Vec<BlockId> {
+        let mut found = Vec::new();
         let pages = range.pages();
         if pages.len() / PAGE_SIZE > self.by_page.len() as u64 {
             let known: Vec<u64> =
                 self.by_page.keys().copied().filter(|&page| pages.contains(GuestAddr(page))).collect();
             for page in known {
-                self.overlapping(page, range, &mut doomed);
+                self.overlapping(page, range, &mut found);
             }
         } else {
             for page in pages_of(range) {
-                self.overlapping(page, range, &mut doomed);
+                self.overlapping(page, range, &mut found);
             }
         }
-        doomed.sort_unstable();
-        doomed.dedup();
-        for &id in &doomed {
-            let block = Rc::clone(&self.blocks[id.index()]);
-            self.remove(&block, tables, patches);
-        }
-        !doomed.is_empty()
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     fn overlapping(&mut self, page: u64, range: GuestRange, into: &mut Vec<BlockId>) {
@@ -305,7 +434,7 @@ impl Code {
         // Blocks that are gone are dropped on the way.
         let (mut node, mut last) = (*head, NONE);
         while let Some(&PageNode { block, next }) = self.page_nodes.get(node as usize) {
-            if self.state[block.index()].live {
+            if self.state[block.index()].life != Life::Gone {
                 let sources = &self.blocks[block.index()].translated.sources;
                 if sources.iter().any(|source| source.overlaps(range)) {
                     into.push(block);
