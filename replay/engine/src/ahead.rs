@@ -143,7 +143,7 @@ impl Space {
         pc: GuestAddr,
         queue: &mut Queue,
     ) -> Result<Rc<Block>, Missing> {
-        let self_check = self.is_mixed(pc);
+        let self_check = self.is_mixed(pc) || self.is_shared(pc);
         let Placed { arena, translated, hot, cold } =
             self.translate_one(mode, pc, None, self_check, false)?;
         self.patches.put_code(hot.0, &translated.code);
@@ -193,8 +193,8 @@ impl Space {
         self_check: bool,
         once: bool,
     ) -> Result<Placed, Missing> {
-        let writable = self.reader.load(&self.host, &self.areas, pc, false);
-        let mut across = !writable;
+        self.reader.load(&self.host, &self.areas, pc, false);
+        let mut across = false;
         let mut arena = self.arena_for(pc)?;
         let mut retried = false;
         loop {
@@ -295,5 +295,20 @@ impl Space {
         let page = pc.page();
         let next = page.wrapping_add(PAGE_SIZE);
         self.mixed.contains(&page) || (pc.page_offset() > PAGE_SIZE - 256 && self.mixed.contains(&next))
+    }
+
+    /// Whether another space may write the code at `pc`, which then is not noticed here.
+    fn is_shared(&self, pc: GuestAddr) -> bool {
+        Rc::strong_count(&self.objects) > 1
+            && self.areas.at(pc).is_some_and(|(_, area)| area.object.is_some())
+    }
+
+    /// Forgets all code from shared mappings.
+    pub(crate) fn forget_shared_code(&mut self) {
+        let shared = self.areas.iter().filter(|(_, area)| area.object.is_some() && area.prot.exec);
+        let ranges: Vec<GuestRange> = shared.map(|(range, _)| range).collect();
+        for range in ranges {
+            self.forget_code(range);
+        }
     }
 }

@@ -58,15 +58,15 @@ impl CodeReader {
     }
 
     /// Makes the code at `pc` available, and none that the guest may write but that of its page, or of its page and the next one
-    /// with `across`. Says whether the guest may write it.
-    pub(crate) fn load(&mut self, host: &Host, areas: &Areas, pc: GuestAddr, across: bool) -> bool {
+    /// with `across`.
+    pub(crate) fn load(&mut self, host: &Host, areas: &Areas, pc: GuestAddr, across: bool) {
         self.fresh.clear();
-        let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return false };
-        if area.prot.write || area.object.is_some() {
+        let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return };
+        if across || area.prot.write || area.object.is_some() {
             let pages = if across { 2 } else { 1 };
             let end = GuestAddr(pc.page().0.saturating_add(pages * PAGE_SIZE));
             self.fresh = read_runs(host, areas, GuestRange { start: pc.page(), end }, true);
-            return true;
+            return;
         }
         for at in [pc, pc.wrapping_add(2 * OVERLAP)] {
             let chunk = at.0 / CHUNK * CHUNK;
@@ -75,7 +75,6 @@ impl CodeReader {
                 Rc::new(read_runs(host, areas, wanted, false))
             });
         }
-        false
     }
 }
 

@@ -193,7 +193,11 @@ impl Space {
     /// The host refused.
     pub fn fork(&mut self, sharing: Sharing) -> Result<Self, ForkError> {
         match sharing {
-            Sharing::Kept => self.copy(),
+            Sharing::Kept => {
+                // From now on it checks itself.
+                self.forget_shared_code();
+                self.copy()
+            }
             Sharing::Copied => self.fork_with(&mut Group::default()),
         }
     }

@@ -318,7 +318,7 @@ impl Code {
 
     /// Suspends every live block that came from a byte of `range`: see [`Code::revive`].
     pub(crate) fn suspend_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) {
-        for id in self.from_range(range) {
+        for id in self.of_range(range) {
             let State { life, listed, .. } = self.state[id.index()];
             if life == Life::Live {
                 let block = Rc::clone(&self.blocks[id.index()]);
@@ -338,7 +338,7 @@ impl Code {
         patches: &mut Patches,
     ) -> Vec<Rc<Block>> {
         let mut revived = Vec::new();
-        for id in self.from_range(GuestRange::new(page, PAGE_SIZE)) {
+        for id in self.of_range(GuestRange::new(page, PAGE_SIZE)) {
             let Life::Suspended { listed } = self.state[id.index()].life else { continue };
             let block = Rc::clone(&self.blocks[id.index()]);
             let translated = &block.translated;
@@ -403,14 +403,14 @@ impl Code {
 
     /// Forgets every block that came from a byte of `range`.
     pub(crate) fn remove_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) {
-        for id in self.from_range(range) {
+        for id in self.of_range(range) {
             let block = Rc::clone(&self.blocks[id.index()]);
             self.remove(&block, tables, patches);
         }
     }
 
     /// The blocks, live or suspended, that came from a byte of `range`, ascending.
-    fn from_range(&mut self, range: GuestRange) -> Vec<BlockId> {
+    fn of_range(&mut self, range: GuestRange) -> Vec<BlockId> {
         let mut found = Vec::new();
         let pages = range.pages();
         if pages.len() / PAGE_SIZE > self.by_page.len() as u64 {

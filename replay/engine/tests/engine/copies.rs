@@ -1,8 +1,8 @@
 //! Copies of spaces go their own ways.
 
 use crate::oracle::{Native, build, compare};
-use backstory_engine::{Exit, MapRequest, MapSource, Mode, Sharing};
-use guest::{GuestAddr, GuestMemory, GuestRange, Prot};
+use backstory_engine::{Config, Exit, MapRequest, MapSource, Mode, Sharing, Space};
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers};
 
 const PROGRAM: &str = r"
 .globl _start
@@ -77,4 +77,36 @@ fn shared_memory_is_kept_or_copied() {
     space.write(at, b"later").unwrap();
     assert_eq!(kept.read_vec(at, 5).unwrap(), b"later");
     assert_eq!(copied.read_vec(at, 5).unwrap(), b"first");
+}
+
+#[test]
+fn code_in_shared_memory_is_written_by_the_other_space() {
+    let mut space = Space::new(&Config::default()).unwrap();
+    let code = GuestRange::new(GuestAddr(0x5000_0000), 4096);
+    let request = MapRequest {
+        range: code,
+        prot: Prot::from_bits(7),
+        shared: true,
+        grows_down: false,
+        no_reserve: false,
+        source: MapSource::Zero,
+    };
+    space.map(&request).unwrap();
+    // mov $1, %eax; syscall; and, further on, mov %ebx, -15(%rip); syscall
+    space.write(code.start, &[0xb8, 1, 0, 0, 0, 0x0f, 0x05]).unwrap();
+    space.write(code.start.wrapping_add(16), &[0x89, 0x1d, 0xeb, 0xff, 0xff, 0xff, 0x0f, 0x05]).unwrap();
+    let run = |space: &mut Space, offset: u64, rbx: u64| {
+        space.set_registers(&Registers { rip: code.start.0 + offset, rbx, ..space.registers() });
+        assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+        space.registers().rax
+    };
+    assert_eq!(run(&mut space, 0, 0), 1);
+    let mut kept = space.fork(Sharing::Kept).unwrap();
+    let mut copied = space.fork(Sharing::Copied).unwrap();
+    for value in 2..20 {
+        run(&mut space, 16, value);
+        assert_eq!((run(&mut kept, 0, 0), run(&mut space, 0, 0), run(&mut copied, 0, 0)), (value, value, 1));
+        kept.write(code.start.wrapping_add(1), &[value as u8 + 100]).unwrap();
+        assert_eq!(run(&mut space, 0, 0), value + 100);
+    }
 }

@@ -141,3 +141,136 @@ fn one_file_mapped_twice() {
     assert_eq!(space.registers().rax, 77);
     assert_eq!(std::fs::read(file.path()).unwrap()[..8], [0; 8], "the file itself is untouched");
 }
+
+/// A space with `functions`, each `mov $value, %eax; syscall`, at the start of two pages, protected `prot`.
+fn functions(prot: u64, count: u64) -> (Space, GuestRange) {
+    let mut space = Space::new(&backstory_engine::Config::default()).unwrap();
+    let range = GuestRange::new(GuestAddr(0x4000_0000), 8192);
+    space.map(&request(range.start.0, prot, false, MapSource::Zero)).unwrap();
+    for number in 0..count {
+        space.write(range.start.wrapping_add(64 * number), &returns(number as u32)).unwrap();
+    }
+    (space, range)
+}
+
+/// Calls the function at each of the offsets; what they return.
+fn call(space: &mut Space, offsets: &[u64]) -> Vec<u64> {
+    offsets
+        .iter()
+        .map(|offset| {
+            jump(space, 0x4000_0000 + offset);
+            space.registers().rax
+        })
+        .collect()
+}
+
+#[test]
+fn code_that_was_writable_for_a_while_and_did_not_change_is_kept() {
+    let (mut space, range) = functions(5, 4);
+    let offsets = [0, 64, 128, 192];
+    assert_eq!(call(&mut space, &offsets), [0, 1, 2, 3]);
+    let known = space.blocks().len();
+    for round in 0..10 {
+        space.protect(range, Prot::from_bits(3)).unwrap();
+        if round % 2 == 1 {
+            space.write(range.start.wrapping_add(65), &[round]).unwrap();
+        }
+        space.protect(range, Prot::from_bits(5)).unwrap();
+        let second = if round == 0 { 1 } else { u64::from(round - (round + 1) % 2) };
+        assert_eq!(call(&mut space, &offsets), [0, second, 2, 3]);
+    }
+    // Only the changed function was translated again.
+    assert_eq!(space.blocks().len(), known + 4);
+    // And it is not run while it may not be.
+    space.protect(range, Prot::from_bits(3)).unwrap();
+    space.set_registers(&Registers { rip: range.start.0, ..space.registers() });
+    assert!(matches!(space.run(None).unwrap(), Exit::Fault(_)));
+}
+
+#[test]
+fn stores_beside_code_keep_it() {
+    let (mut space, range) = functions(7, 4);
+    // mov %ebx, (%rcx); syscall: in a page of its own.
+    let writer = GuestAddr(0x6000_0000);
+    space.map(&request(writer.0, 7, false, MapSource::Zero)).unwrap();
+    space.write(writer, &[0x89, 0x19, 0x0f, 0x05]).unwrap();
+    let store = |space: &mut Space, at: u64, value: u64| {
+        space.set_registers(&Registers { rbx: value, rcx: range.start.0 + at, ..space.registers() });
+        jump(space, writer.0);
+    };
+    assert_eq!(call(&mut space, &[0, 64, 128, 192]), [0, 1, 2, 3]);
+    store(&mut space, 0x800, 5);
+    let known = space.blocks().len();
+    assert_eq!(call(&mut space, &[0, 64, 128, 192]), [0, 1, 2, 3]);
+    assert_eq!(space.blocks().len(), known, "nothing changed");
+    store(&mut space, 65, 9);
+    assert_eq!(call(&mut space, &[0, 64, 128, 192]), [0, 9, 2, 3]);
+    // Changed, and changed back before it runs; then changed while it is watched again.
+    store(&mut space, 129, 8);
+    store(&mut space, 129, 2);
+    assert_eq!(call(&mut space, &[0, 64, 128]), [0, 9, 2]);
+    store(&mut space, 129, 7);
+    assert_eq!(call(&mut space, &[128, 0]), [7, 0]);
+}
+
+#[test]
+fn code_across_two_pages_depends_on_both() {
+    let (mut space, range) = functions(5, 1);
+    // The operand lies in the second page.
+    let [first, second] = [0, 4096].map(|at| GuestRange::new(range.start.wrapping_add(at), 4096));
+    space.write(range.start.wrapping_add(4095), &returns(1)).unwrap();
+    assert_eq!(call(&mut space, &[4095]), [1]);
+    let (writable, executable) = (Prot::from_bits(3), Prot::from_bits(5));
+    // While the first page is writable, the second becomes so, changes, and is executable again before it.
+    space.protect(first, writable).unwrap();
+    space.protect(second, writable).unwrap();
+    space.write(second.start, &[2]).unwrap();
+    space.protect(second, executable).unwrap();
+    space.protect(first, executable).unwrap();
+    assert_eq!(call(&mut space, &[4095]), [2]);
+    // The same, the second page being executable all the while.
+    space.protect(first, writable).unwrap();
+    space.protect(second, Prot::from_bits(7)).unwrap();
+    space.write(second.start, &[3]).unwrap();
+    space.protect(first, executable).unwrap();
+    assert_eq!(call(&mut space, &[4095]), [3]);
+    // Breakpoints set while the code is suspended are seen.
+    space.set_mode(Mode::Exact).unwrap();
+    assert_eq!(call(&mut space, &[4095]), [3]);
+    space.protect(first, writable).unwrap();
+    space.set_breakpoints(&[range.start.wrapping_add(4100)]);
+    space.protect(first, executable).unwrap();
+    space.set_registers(&Registers { rip: range.start.0 + 4095, ..space.registers() });
+    assert_eq!(space.run(None).unwrap(), Exit::Breakpoint);
+}
+
+#[test]
+fn a_full_arena_begins_anew() {
+    // Room for four megabytes of translated code, and no more.
+    let code = GuestAddr(0x10_0000_0000);
+    let hole = GuestRange { start: GuestAddr(code.0 + (64 << 20)), end: GuestAddr(code.0 + (70 << 20)) };
+    let footprint = vec![
+        GuestRange { start: GuestAddr(0x1000_0000), end: hole.start },
+        GuestRange { start: hole.end, end: GuestAddr(code.0 + (8 << 30)) },
+    ];
+    let config = backstory_engine::Config { footprint, ..Default::default() };
+    let mut space = Space::new(&config).unwrap();
+    let len = 1 << 20;
+    let range = GuestRange::new(code, len);
+    let map = |prot| MapRequest { range, ..request(code.0, prot, false, MapSource::Zero) };
+    space.map(&map(7)).unwrap();
+    let value = |round: u64, at: u64| (round << 16 | at >> 4) as u32;
+    for round in 0..16 {
+        let mut bytes = Vec::new();
+        for at in (0..len).step_by(16) {
+            let mut function = returns(value(round, at));
+            function.resize(16, 0x90);
+            bytes.extend(function);
+        }
+        space.write(code, &bytes).unwrap();
+        for at in (0..len).step_by(256) {
+            jump(&mut space, code.0 + at);
+            assert_eq!(space.registers().rax, u64::from(value(round, at)));
+        }
+    }
+}
