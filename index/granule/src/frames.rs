@@ -1,7 +1,8 @@
 //! Calls and returns, found from the block sequence and the return addresses pushed.
 //!
 //! A call pushes its return address, and where it does tells where the stack is: frames at or below that address are gone,
-//! however they were left. A return pops the frame whose return address it goes to.
+//! however they were left. A return pops the frame whose return address it goes to. Frames that a jump or a return to
+//! elsewhere left (`longjmp`, an exception) are known to be gone at the next call or return, and were since that jump.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use guest::{GuestAddr, Moment, TaskId};
 
 use crate::dictionary::{Layout, Local};
 use crate::marks::Marks;
-use crate::shape::{BlockEnd, BlockShape, BlockTable};
+use crate::shape::{BlockEnd, BlockShape, BlockTable, StoreContents, StoreSize};
 use crate::wire::{Reader, WireError, put_signed, put_varint};
 
 /// What entered a function.
@@ -110,6 +111,17 @@ enum Pending {
     Return,
     /// A linkage stub ran; the next block is the real callee.
     Stub,
+    /// Another indirect jump ran.
+    Jump,
+}
+
+/// A function whose linkage stub is not bound yet: the dynamic linker runs in its frame, and jumps to it.
+#[derive(Clone, Copy, Debug)]
+struct Binding {
+    /// The number of frames, its own included.
+    depth: usize,
+    /// Indirect jumps of that frame until it: one to the linker, one from there.
+    jumps: u8,
 }
 
 /// The call stack of one task.
@@ -121,6 +133,9 @@ pub(crate) struct Stack {
     crossed: usize,
     /// How many were in progress when the task began.
     inherited: usize,
+    /// When a jump since the last call or return led elsewhere: perhaps out of frames.
+    jumped: Option<Moment>,
+    binding: Option<Binding>,
 }
 
 /// The call stacks of a space's tasks.
@@ -148,6 +163,8 @@ impl Frames {
                 opened(stack.call(task, depth, frame, None));
             }
             stack.crossed = stack.frames.len();
+            // Who reads the next granule knows its frames only.
+            (stack.jumped, stack.binding) = (None, None);
         }
     }
 
@@ -217,31 +234,53 @@ impl Stack {
             }
             Pending::Return => {
                 let found = self.frames.iter().rev().take(RETURN_SEARCH).position(|frame| frame.ret == pc);
-                if let Some(inner) = found {
-                    self.leave(task, inner + 1, moment, left);
-                }
+                let Some(inner) = found else { return self.jumped = Some(moment) };
+                let jumped = self.jumped.take().unwrap_or(moment);
+                self.leave(task, inner, jumped, left);
+                self.leave(task, 1, moment, left);
             }
             Pending::Stub => {
                 if let Some(frame) = self.frames.last_mut() {
                     frame.callee = pc;
                 }
             }
+            Pending::Jump => {
+                self.jumped.get_or_insert(moment);
+                self.bind(pc);
+            }
+        }
+    }
+
+    /// An indirect jump led to `pc`.
+    fn bind(&mut self, pc: GuestAddr) {
+        let depth = self.frames.len();
+        let Some(binding) = self.binding.as_mut().filter(|binding| binding.depth == depth) else { return };
+        binding.jumps -= 1;
+        if binding.jumps == 0 {
+            self.binding = None;
+            self.frames.last_mut().into_iter().for_each(|frame| frame.callee = pc);
         }
     }
 
     /// A block ran, from `moment` on; `pushed` is where its last store went.
     fn run(&mut self, task: TaskId, step: &Step, moment: Moment, pushed: u64, left: &mut impl FnMut(Call)) {
         let entered = matches!(self.pending, Pending::Call { .. });
+        let through_stub = self.pending == Pending::Stub;
         self.arrive(task, step.pc, moment, left);
+        if through_stub && step.unbound {
+            self.binding = Some(Binding { depth: self.frames.len(), jumps: 2 });
+        }
         match step.end {
             BlockEnd::Call => {
                 let sp = GuestAddr(pushed);
                 let last = Moment(moment.0 + u64::from(step.instructions) - 1);
-                self.unwind(task, sp.wrapping_add(1), last, left);
+                let jumped = self.jumped.take().unwrap_or(last);
+                self.unwind(task, sp.wrapping_add(1), jumped, left);
                 self.pending = Pending::Call { site: step.site, ret: step.ret, sp };
             }
             BlockEnd::Return => self.pending = Pending::Return,
             BlockEnd::IndirectJump if entered && step.instructions <= 2 => self.pending = Pending::Stub,
+            BlockEnd::IndirectJump => self.pending = Pending::Jump,
             _ => {}
         }
     }
@@ -256,6 +295,7 @@ impl Stack {
         for _ in 0..count {
             let Some(frame) = self.frames.pop() else { return };
             let depth = self.frames.len();
+            self.binding.take_if(|binding| binding.depth > depth);
             left(self.call(task, depth, frame, Some(moment)));
             self.crossed = self.crossed.min(depth);
             self.inherited = self.inherited.min(depth);
@@ -283,6 +323,8 @@ struct Step {
     ret: GuestAddr,
     instructions: u32,
     end: BlockEnd,
+    /// Whether it is what follows a linkage stub that is not bound: it pushes a number and jumps.
+    unbound: bool,
     /// How often it ran so far, counted for calls.
     seen: u32,
 }
@@ -298,9 +340,19 @@ impl Step {
             ret: calls.map_or(GuestAddr(0), BlockShape::end_pc),
             instructions: local.instructions,
             end: local.end,
+            unbound: shape.is_some_and(is_unbound),
             seen: 0,
         }
     }
+}
+
+/// Whether a block begins as the second half of a linkage stub does, `push NUMBER; jmp`: no compiled function does.
+fn is_unbound(shape: &BlockShape) -> bool {
+    let pushes = shape.stores.first().is_some_and(|store| {
+        let constant = matches!(store.contents, StoreContents::Fixed(_));
+        constant && store.size == StoreSize::Fixed(8) && store.instruction <= 1
+    });
+    pushes && shape.instructions() <= 6 && matches!(shape.end, BlockEnd::Jump | BlockEnd::IndirectJump)
 }
 
 impl Flow<'_> {

@@ -44,10 +44,13 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         name: "calls",
-        row: "a call, from the first instruction of the function to its return",
+        row: "a call, from the first instruction of the function to its return; a function that is jumped to has none",
         columns: &[
             ("entry", "the moment of the first instruction"),
-            ("exit", "the moment after the return; NULL if it never returned"),
+            (
+                "exit",
+                "the moment after the return, or after an exception or longjmp left it; NULL if neither happened",
+            ),
             ("task", "who ran"),
             ("space", "in which address space"),
             ("depth", "how many calls were around it"),
