@@ -22,11 +22,19 @@ const MOMENTS: &str = "A MOMENT counts retired instructions from the start: @123
 the recording), @start, @end, @exit (the command's exit) and @signal (the fatal one).";
 
 fn query_help() -> String {
-    let names: Vec<&str> = tables::TABLES.iter().map(|table| table.name).collect();
+    let named = |table: &tables::Table| match table.hidden {
+        [] => table.name.to_owned(),
+        hidden => {
+            let hidden: Vec<&str> = hidden.iter().map(|(name, _)| *name).collect();
+            format!("{} ({})", table.name, hidden.join(", "))
+        }
+    };
+    let names: Vec<String> = tables::TABLES.iter().map(named).collect();
     let functions: Vec<&str> = tables::FUNCTIONS.iter().map(|(name, _)| *name).collect();
     format!(
-        "Tables: {}. Functions: {}. In the shell, `.schema` describes them and `.help` lists its commands. With standard \
-         input redirected and no SQL, SQL is read from there.",
+        "Tables: {}; `SELECT *` leaves out the columns in parentheses. Functions: {}. `.schema` instead of SQL describes \
+         tables and columns, `.help` lists the other commands. With standard input redirected and no SQL, both are read \
+         from there.",
         names.join(", "),
         functions.join(", ")
     )
@@ -141,7 +149,7 @@ pub(crate) struct Query {
     /// Print rows as CSV with a header line
     #[arg(long)]
     pub(crate) csv: bool,
-    /// The SQL to run; several statements may be separated by `;`
+    /// The SQL to run, several statements separated by `;`, or a command of the shell
     #[arg(value_name = "SQL")]
     pub(crate) sql: Option<String>,
 }

@@ -47,7 +47,7 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let database = indexing::database(Some(&output))?;
     say(&format!("\n$ backstory why -t {shown} {address}"));
     let answer = ask::ask(&database, &address, None, None, None)?;
-    say(&ask::hints_of(answer.to_string().trim_end(), &output));
+    say(&answer.text(Some(&shown)));
     say(&format!("\nThe source is {}.", source().display()));
     if let Some(moment) = moment(&answer) {
         say(&format!(

@@ -32,7 +32,7 @@ fn run(database: &Database, sql: &str, format: Format) -> anyhow::Result<ExitCod
     if sql.trim().is_empty() {
         return Err(Failure::new(Class::Input, "no SQL given").into());
     }
-    print(database, sql, format)?;
+    shell::script(database, sql, format)?;
     Ok(ExitCode::SUCCESS)
 }
 

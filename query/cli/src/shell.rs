@@ -1,5 +1,6 @@
 //! The interactive SQL shell: lines, history, statements over several lines, dot commands.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,6 +8,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use tables::{Database, Format};
 
+use crate::exit::{Class, Failure};
 use crate::{query, signals};
 
 const HELP: &str = "\
@@ -38,8 +40,10 @@ pub(crate) fn run(database: &Database, format: Format) -> anyhow::Result<ExitCod
                 let entered = session.take(&line);
                 let Some(entered) = entered else { continue };
                 let _ = editor.add_history_entry(entered.trim());
-                if session.answer(&entered) == Next::Quit {
-                    break;
+                match session.answer(&entered) {
+                    Ok(Next::Quit) => break,
+                    Ok(Next::Go) => {}
+                    Err(error) => eprintln!("backstory: {error}"),
                 }
             }
             Err(ReadlineError::Interrupted) => session.pending.clear(),
@@ -56,6 +60,24 @@ pub(crate) fn run(database: &Database, format: Format) -> anyhow::Result<ExitCod
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Does what `text` says, as if it were typed, up to the first thing that fails.
+pub(crate) fn script(database: &Database, text: &str, format: Format) -> anyhow::Result<()> {
+    let mut session = Session { database, format, pending: String::new() };
+    for line in text.lines() {
+        if let Some(entered) = session.take(line)
+            && session.answer(&entered)? == Next::Quit
+        {
+            return Ok(());
+        }
+    }
+    // The last statement needs no `;`.
+    let rest = std::mem::take(&mut session.pending);
+    if !rest.trim().is_empty() {
+        session.answer(&rest)?;
+    }
+    Ok(())
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -76,32 +98,31 @@ impl Session<'_> {
         complete(&mut self.pending, line)
     }
 
-    fn answer(&mut self, entered: &str) -> Next {
-        let entered = entered.trim();
-        if !entered.starts_with('.') {
-            self.sql(entered);
-            return Next::Go;
+    fn answer(&mut self, entered: &str) -> anyhow::Result<Next> {
+        let shown = entered.trim();
+        if !shown.starts_with('.') {
+            query::print(self.database, entered, self.format)?;
+            return Ok(Next::Go);
         }
-        let (command, argument) = entered.split_once(char::is_whitespace).unwrap_or((entered, ""));
-        match (command, argument.trim()) {
-            (".quit" | ".exit" | ".q", _) => return Next::Quit,
-            (".help" | ".h", _) => println!("{HELP}"),
-            (".tables", _) => print!("{}", tables()),
-            (".schema", table) => print!("{}", schema(table)),
-            (".functions", _) => print!("{}", listed(tables::FUNCTIONS, "")),
+        let (command, argument) = shown.split_once(char::is_whitespace).unwrap_or((shown, ""));
+        let mut out = std::io::stdout();
+        let wrong = |message: String| Err(Failure::new(Class::Input, message).into());
+        match (command, argument.trim().trim_end_matches(';')) {
+            (".quit" | ".exit" | ".q", _) => return Ok(Next::Quit),
+            (".help" | ".h", _) => writeln!(out, "{HELP}")?,
+            (".tables", _) => write!(out, "{}", tables())?,
+            (".schema", table) => match schema(table) {
+                text if text.is_empty() => return wrong(format!("no table `{table}`: .tables lists them")),
+                text => write!(out, "{text}")?,
+            },
+            (".functions", _) => write!(out, "{}", listed(tables::FUNCTIONS, ""))?,
             (".mode", "table") => self.format = Format::Table,
             (".mode", "json") => self.format = Format::Json,
             (".mode", "csv") => self.format = Format::Csv,
-            (".mode", other) => eprintln!("backstory: no mode `{other}`: table, json or csv"),
-            (other, _) => eprintln!("backstory: no command `{other}`: .help lists them"),
+            (".mode", other) => return wrong(format!("no mode `{other}`: table, json or csv")),
+            (other, _) => return wrong(format!("no command `{other}`: .help lists them")),
         }
-        Next::Go
-    }
-
-    fn sql(&self, sql: &str) {
-        if let Err(error) = query::print(self.database, sql, self.format) {
-            eprintln!("backstory: {error}");
-        }
+        Ok(Next::Go)
     }
 }
 
@@ -116,15 +137,14 @@ fn tables() -> String {
     listed(&rows, "")
 }
 
-/// The columns of a table, or of all where none is named.
+/// The columns of a table, or of all where none is named; nothing where there is no such table.
 fn schema(name: &str) -> String {
     let wanted = |table: &&tables::Table| name.is_empty() || table.name.eq_ignore_ascii_case(name);
     let describe = |table: &tables::Table| {
         let columns = [table.columns, table.hidden].concat();
         format!("{}: {}\n{}", table.name, table.row, listed(&columns, "  "))
     };
-    let text: String = tables::TABLES.iter().filter(wanted).map(describe).collect();
-    if text.is_empty() { format!("no table `{name}`: .tables lists them\n") } else { text }
+    tables::TABLES.iter().filter(wanted).map(describe).collect()
 }
 
 /// Where the history is kept: `$XDG_STATE_HOME/backstory/history`, else under `~/.local/state`.
@@ -201,6 +221,6 @@ mod tests {
         assert!(tables().lines().any(|line| line.starts_with("writes ")));
         assert!(schema("writes").contains("\n  moment "));
         assert!(!schema("writes").contains("calls:"));
-        assert_eq!(schema("nope"), "no table `nope`: .tables lists them\n");
+        assert_eq!(schema("nope"), "");
     }
 }

@@ -20,31 +20,12 @@ pub(crate) fn why(args: &args::Why) -> anyhow::Result<ExitCode> {
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
     } else {
-        let shown = answer.to_string();
-        match args.which.trace.as_deref() {
-            Some(trace) => writeln!(out, "{}", hints_of(shown.trim_end(), trace))?,
-            None => writeln!(out, "{}", shown.trim_end())?,
-        }
+        let trace = args.which.trace.as_deref().map(|trace| text::quoted(&trace.display().to_string()));
+        writeln!(out, "{}", answer.text(trace.as_deref()))?;
     }
     // The process ends: taking caches apart piece by piece would only take time.
     std::mem::forget(database);
     Ok(ExitCode::SUCCESS)
-}
-
-/// The answer with its hints naming the trace that was asked, not the latest.
-pub(crate) fn hints_of(answer: &str, trace: &std::path::Path) -> String {
-    let trace = text::quoted(&trace.display().to_string());
-    let mut named: Vec<String> = Vec::new();
-    for line in answer.lines() {
-        let hint = ["  go     backstory gdb ", "  next   backstory why "]
-            .into_iter()
-            .find(|hint| line.starts_with(hint));
-        named.push(match hint {
-            Some(hint) => format!("{hint}-t {trace} {}", &line[hint.len()..]),
-            None => line.to_owned(),
-        });
-    }
-    named.join("\n")
 }
 
 /// Asks about `what`, before `at`, in `space` if given.

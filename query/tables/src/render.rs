@@ -12,7 +12,7 @@ use crate::error::SqlError;
 /// How results are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
-    /// Columns aligned for reading, with a head.
+    /// Columns aligned for reading, with a head; long blobs are cut.
     #[default]
     Table,
     /// One array of objects per statement; blobs as hexadecimal text.
@@ -120,7 +120,7 @@ struct Table {
 impl Table {
     fn add(&mut self, values: &[Value], out: &mut dyn Write) -> io::Result<()> {
         let cells =
-            values.iter().map(|v| (plain(v), matches!(v, Value::Integer(_) | Value::Real(_)))).collect();
+            values.iter().map(|v| (shown(v), matches!(v, Value::Integer(_) | Value::Real(_)))).collect();
         if self.widths.is_empty() {
             self.sample.push(cells);
             if self.sample.len() < SAMPLE {
@@ -170,6 +170,19 @@ impl Table {
             }
         }
         writeln!(out, "{}", line.trim_end())
+    }
+}
+
+/// Bytes of a longer blob that a table shows.
+const SHOWN: usize = 24;
+
+/// A value as a table shows it: of a long blob the beginning, and how long it is.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Blob(bytes) if bytes.len() * 2 > WIDEST => {
+            format!("{}.. {} bytes", hex(&bytes[..SHOWN]), bytes.len())
+        }
+        value => plain(value),
     }
 }
 
@@ -259,6 +272,12 @@ mod tests {
             "  n  name         gone\n---  -----------  ----\n  1  a\n200  say \"hi\",\\n  00ff\n",
         );
         check("SELECT 1 AS x WHERE 0", Format::Table, "x\n-\n");
+        let (head, rule) = (format!("x{}\n", ""), format!("{}\n", "-".repeat(60)));
+        check(
+            "SELECT zeroblob(4096) AS x",
+            Format::Table,
+            &format!("{head}{rule}{}.. 4096 bytes\n", "00".repeat(24)),
+        );
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::text::Shown;
+
 /// The answer to one question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Answer {
@@ -25,6 +27,8 @@ pub struct Target {
     pub name: Option<String>,
     /// The space it is in.
     pub space: u32,
+    /// The program that runs there, where the recording has several spaces.
+    pub program: Option<String>,
 }
 
 /// Who wrote. In JSON its fields stand beside the target, with `verdict` as the kind.
@@ -185,6 +189,11 @@ impl Bytes {
 }
 
 impl Answer {
+    /// The answer as text. What it says to type next is about the recording `trace`, or about the latest one.
+    pub fn text(&self, trace: Option<&str>) -> String {
+        Shown { answer: self, trace }.to_string()
+    }
+
     /// The answer as one JSON object on one line.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data serializes")

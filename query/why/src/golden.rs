@@ -25,7 +25,7 @@ fn number(value: u64, size: usize) -> Option<Bytes> {
 }
 
 fn target(name: Option<&str>, size: u64) -> Target {
-    Target { addr: "0x5555555592b0".to_owned(), size, name: name.map(str::to_owned), space: 0 }
+    Target { addr: "0x5555555592b0".to_owned(), size, name: name.map(str::to_owned), space: 0, program: None }
 }
 
 fn whole(len: u64) -> Coverage {
@@ -71,6 +71,7 @@ fn a_store_in_a_program_with_symbols() {
     #1  main at s1.c:24
   go     backstory gdb --at @123456",
     );
+    assert!(answer.text(Some("'my trace'")).ends_with("  go     backstory gdb -t 'my trace' --at @123456"));
     let json: serde_json::Value = serde_json::from_str(&answer.to_json()).expect("json");
     assert_eq!(json["verdict"], "written");
     assert_eq!(json["moment"], 123_456);

@@ -222,6 +222,7 @@ fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<A
         size: range.len(),
         name: database.symbols().variable(space, now, range.start),
         space: space.0,
+        program: program(database, space, until)?,
     };
     let verdict = match found {
         Found::Written { row, range: then } => match loaded(database, &row, then)? {
@@ -232,6 +233,26 @@ fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<A
         Found::Unmapped => return Err(WhyError::Unmapped { addr: range.start, moment: before }),
     };
     Ok(Answer { target, before: before.0, verdict })
+}
+
+/// The program that runs in `space` before `until`, where there are several spaces.
+fn program(database: &Database, space: SpaceId, until: Moment) -> Result<Option<String>, WhyError> {
+    let store = database.store();
+    let (spaces, images) = (store.spaces()?, store.images()?);
+    if spaces.len() < 2 {
+        return Ok(None);
+    }
+    // A forked space runs what the space it was copied from ran then.
+    let (mut space, mut until) = (space, until);
+    loop {
+        let here = images.iter().rev().find(|image| image.space == space && image.moment < until);
+        let facts = spaces.iter().find(|row| row.space == space);
+        match (here, facts.and_then(|row| Some((row.parent?, row.first)))) {
+            (Some(image), _) => return Ok(Some(image.exe.clone())),
+            (None, Some((parent, first))) => (space, until) = (parent, Moment(first.0.saturating_add(1))),
+            (None, None) => return Ok(None),
+        }
+    }
 }
 
 /// Whether a write is an exec that put there what the file holds anyway (it writes whole pages): then nobody wrote it. Returns

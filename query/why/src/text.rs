@@ -4,16 +4,34 @@ use std::fmt;
 
 use crate::answer::{Answer, Bytes, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
 
+/// An answer about a recording, which what to type next names; without a name, it is the latest.
+pub(crate) struct Shown<'a> {
+    pub(crate) answer: &'a Answer,
+    pub(crate) trace: Option<&'a str>,
+}
+
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let target = &self.target;
+        Shown { answer: self, trace: None }.fmt(f)
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let target = &self.answer.target;
         write!(f, "{}", target.addr)?;
         if let Some(name) = &target.name {
             write!(f, " <{name}>")?;
         }
         write!(f, ", {}", plural(target.size, "byte"))?;
-        match &self.verdict {
-            Verdict::Written(hop) => written(f, hop, target),
+        if let Some(program) = &target.program {
+            write!(f, " in space {} ({program})", target.space)?;
+        }
+        match &self.answer.verdict {
+            Verdict::Written(hop) => {
+                written(f, hop, target)?;
+                next(f, hop, self.trace)
+            }
             Verdict::NeverWritten(origin) => never_written(f, origin),
         }
     }
@@ -72,9 +90,15 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Resul
             writeln!(f, "    #{index:<2} {}", stack_line(frame))?;
         }
     }
-    write!(f, "  go     backstory gdb --at @{}", hop.moment)?;
+    Ok(())
+}
+
+/// What to type next.
+fn next(f: &mut fmt::Formatter<'_>, hop: &Hop, trace: Option<&str>) -> fmt::Result {
+    let about = trace.map(|trace| format!("-t {trace} ")).unwrap_or_default();
+    write!(f, "  go     backstory gdb {about}--at @{}", hop.moment)?;
     if let Writer::Kernel { source: Some(source), .. } = &hop.writer {
-        writeln!(f, "\n  next   backstory why {} --at @{}", source.addr, source.moment)?;
+        writeln!(f, "\n  next   backstory why {about}{} --at @{}", source.addr, source.moment)?;
         write!(f, "         it came into the file by {}", source.text)?;
     }
     Ok(())

@@ -109,6 +109,37 @@ fn rows_come_as_text_json_and_csv_and_sql_from_standard_input() {
 }
 
 #[test]
+fn commands_of_the_shell_work_without_a_terminal() {
+    let scratch = tempfile::tempdir().unwrap();
+    assert!(record(&scratch.path().join("t"), &["/bin/true"]).status.success());
+    let script = scratch.path().join("script");
+    std::fs::write(&script, ".schema signals\n.mode json\nSELECT 1 AS a;\nSELECT 2\n  AS b").unwrap();
+    let mut query = backstory(["query", "-t"]);
+    query.arg(scratch.path().join("t")).stdin(std::fs::File::open(&script).unwrap());
+    let text = done(&mut query);
+    assert!(text.starts_with("signals: a signal acted upon\n  moment "), "{text}");
+    assert!(text.ends_with("\n[{\"a\":1}]\n[{\"b\":2}]\n"), "{text}");
+    let mut query = backstory(["query", "-t"]);
+    let wrong = query.arg(scratch.path().join("t")).arg(".schema nothing").output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn why_names_the_space_where_there_are_several() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("t");
+    assert!(record(&trace, &["/bin/sh", "-c", "/bin/true; exit 0"]).status.success());
+    let mut why = backstory(["why", "environ", "--space", "0", "-t"]);
+    let text = done(why.arg(&trace));
+    let first = text.lines().next().unwrap();
+    assert!(first.contains(" in space 0 (/") && first.contains("sh): last written at @"), "{text}");
+    assert!(
+        text.ends_with('\n') && text.contains(&format!("backstory gdb -t {} --at", trace.display())),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_reader_who_leaves_ends_a_query_quietly() {
     let scratch = tempfile::tempdir().unwrap();
     let trace = scratch.path().join("trace");
