@@ -1,13 +1,16 @@
 //! Bytes to be written into the code cache, gathered and then written by one call.
 
+use std::collections::hash_map::Entry;
+
 use guest::Unmapped;
 
 use crate::host::Host;
+use crate::table::AddressMap;
 
 /// Most bytes between the code of two blocks that are written together.
 const GAP: u64 = 16;
 
-/// Pending writes. No two of them overlap.
+/// Pending writes. No two of them overlap but whole.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Patches {
     /// Runs of code, by their start; empty ones wait to be used again.
@@ -16,6 +19,8 @@ pub(crate) struct Patches {
     bytes: Vec<u8>,
     /// Address and length of each piece of `bytes`.
     pieces: Vec<(u64, usize)>,
+    /// By address: where a piece lies in `bytes`.
+    at: AddressMap<usize>,
 }
 
 impl Patches {
@@ -36,7 +41,7 @@ impl Patches {
         }
     }
 
-    /// Puts a few bytes anywhere; where code is pending, it is changed.
+    /// Puts a few bytes anywhere, always as many at the same address; where code is pending, it is changed.
     pub(crate) fn put(&mut self, addr: u64, bytes: &[u8]) {
         let end = addr + bytes.len() as u64;
         for (start, run) in &mut self.code {
@@ -46,17 +51,14 @@ impl Patches {
                 return;
             }
         }
-        let mut to = self.bytes.len();
-        for &(start, len) in self.pieces.iter().rev() {
-            to -= len;
-            if start <= addr && end <= start + len as u64 {
-                to += (addr - start) as usize;
-                self.bytes[to..to + bytes.len()].copy_from_slice(bytes);
-                return;
+        match self.at.entry(addr) {
+            Entry::Occupied(to) => self.bytes[*to.get()..][..bytes.len()].copy_from_slice(bytes),
+            Entry::Vacant(to) => {
+                to.insert(self.bytes.len());
+                self.bytes.extend_from_slice(bytes);
+                self.pieces.push((addr, bytes.len()));
             }
         }
-        self.bytes.extend_from_slice(bytes);
-        self.pieces.push((addr, bytes.len()));
     }
 
     /// Writes them all.
@@ -72,6 +74,7 @@ impl Patches {
             host.write_pieces(&self.bytes, &self.pieces)?;
             self.bytes.clear();
             self.pieces.clear();
+            self.at.clear();
         }
         Ok(())
     }

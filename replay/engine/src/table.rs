@@ -46,6 +46,8 @@ struct LinkNode {
     from: BlockId,
     link: u16,
     next: u32,
+    /// The block it is patched to go to, or none.
+    to: u32,
 }
 
 /// A block, in the list of all that came from one page.
@@ -76,6 +78,8 @@ struct State {
     listed: bool,
     /// The next block of its chain there.
     chain: u32,
+    /// The first of its links, which follow each other.
+    links: u32,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -169,7 +173,7 @@ impl Code {
     pub(crate) fn add_unlisted(&mut self, block: Block) -> Rc<Block> {
         let block = Rc::new(block);
         self.blocks.push(Rc::clone(&block));
-        self.state.push(State { life: Life::Gone, once: true, listed: false, chain: NONE });
+        self.state.push(State { life: Life::Gone, once: true, listed: false, chain: NONE, links: NONE });
         block
     }
 
@@ -177,7 +181,7 @@ impl Code {
     pub(crate) fn add(&mut self, block: Block, patches: &mut Patches) -> Rc<Block> {
         let block = Rc::new(block);
         self.blocks.push(Rc::clone(&block));
-        self.state.push(State { life: Life::Live, once: false, listed: false, chain: NONE });
+        self.state.push(State { life: Life::Live, once: false, listed: false, chain: NONE, links: NONE });
         self.note(&block);
         self.connect(&block, patches);
         block
@@ -193,42 +197,52 @@ impl Code {
                 push_page(&mut self.by_page, &mut self.page_nodes, page, id);
             }
         }
+        self.state[id.index()].links = self.link_nodes.len() as u32;
         let links_to = &mut self.caches[mode_index(block.mode)].links_to;
         for (index, link) in block.translated.links.iter().enumerate() {
-            let next = links_to.get(&link.target.0).copied().unwrap_or(NONE);
-            links_to.insert(link.target.0, self.link_nodes.len() as u32);
-            self.link_nodes.push(LinkNode { from: id, link: index as u16, next });
+            let next = links_to.insert(link.target.0, self.link_nodes.len() as u32).unwrap_or(NONE);
+            self.link_nodes.push(LinkNode { from: id, link: index as u16, next, to: NONE });
         }
     }
 
     /// Makes a block known by its pc, and points links to it and from it.
     fn connect(&mut self, block: &Block, patches: &mut Patches) {
-        let cache = &mut self.caches[mode_index(block.mode)];
-        cache.by_pc.insert(block.translated.pc.0, block.translated.id);
-        for link in &block.translated.links {
-            let to = cache.by_pc.get(&link.target.0).map(|to| self.blocks[to.index()].translated.entry);
-            point(&mut self.arenas, link, to.unwrap_or(link.unlinked), patches);
+        let id = block.translated.id;
+        let cache = mode_index(block.mode);
+        self.caches[cache].by_pc.insert(block.translated.pc.0, id);
+        for (node, link) in (self.state[id.index()].links..).zip(&block.translated.links) {
+            let to = self.caches[cache].by_pc.get(&link.target.0).map_or(NONE, |to| to.0);
+            self.aim(node, to, patches);
         }
-        self.point_links_to(block, Some(block.translated.entry), patches);
+        self.point_links_to(block, id.0, patches);
     }
 
-    /// Points every live link to `block`'s pc at `to`, or back at its own stub. Links of the block to itself were not there
-    /// before it was.
-    fn point_links_to(&mut self, block: &Block, to: Option<CacheAddr>, patches: &mut Patches) {
-        let links_to = &mut self.caches[mode_index(block.mode)].links_to;
-        let Some(head) = links_to.get_mut(&block.translated.pc.0) else { return };
+    /// Makes a link go to a block, or to its own stub.
+    fn aim(&mut self, node: u32, to: u32, patches: &mut Patches) {
+        let Some(node) = self.link_nodes.get_mut(node as usize).filter(|node| node.to != to) else { return };
+        node.to = to;
+        let Some(link) = self.blocks[node.from.index()].translated.links.get(usize::from(node.link)) else {
+            return;
+        };
+        let entry = self.blocks.get(to as usize).map_or(link.unlinked, |block| block.translated.entry);
+        point(&mut self.arenas, link, entry, patches);
+    }
+
+    /// Points every live link to `block`'s pc at block `to`, or back at its own stub.
+    fn point_links_to(&mut self, block: &Block, to: u32, patches: &mut Patches) {
+        let (cache, pc) = (mode_index(block.mode), block.translated.pc.0);
+        let Some(&head) = self.caches[cache].links_to.get(&pc) else { return };
         // Links of blocks that are gone are dropped on the way.
-        let (mut node, mut last) = (*head, NONE);
-        while let Some(&LinkNode { from, link, next }) = self.link_nodes.get(node as usize) {
+        let (mut node, mut last) = (head, NONE);
+        while let Some(&LinkNode { from, next, .. }) = self.link_nodes.get(node as usize) {
             let life = self.state[from.index()].life;
             if life != Life::Gone {
-                let links = &self.blocks[from.index()].translated.links;
-                if let Some(link) = links.get(usize::from(link)).filter(|_| life == Life::Live) {
-                    point(&mut self.arenas, link, to.unwrap_or(link.unlinked), patches);
+                if life == Life::Live {
+                    self.aim(node, to, patches);
                 }
                 last = node;
             } else if last == NONE {
-                *head = next;
+                self.caches[cache].links_to.insert(pc, next);
             } else {
                 self.link_nodes[last as usize].next = next;
             }
@@ -290,40 +304,44 @@ impl Code {
 
     /// Forgets a block: nothing goes to it any more.
     pub(crate) fn remove(&mut self, block: &Rc<Block>, tables: &Tables, patches: &mut Patches) {
-        self.end(block, Life::Gone, tables, patches);
-    }
-
-    /// Sees to it that nothing goes to a block, for good or not.
-    fn end(&mut self, block: &Rc<Block>, to: Life, tables: &Tables, patches: &mut Patches) {
         let id = block.translated.id.index();
         match self.state[id].life {
             Life::Gone => return,
             Life::Suspended { .. } => {}
             Life::Live => {
-                self.unlist(block, tables, patches);
-                self.point_links_to(block, None, patches);
-                let by_pc = &mut self.caches[mode_index(block.mode)].by_pc;
-                if by_pc.get(&block.translated.pc.0) == Some(&block.translated.id) {
-                    by_pc.remove(&block.translated.pc.0);
-                }
+                self.hide(block, tables, patches);
+                self.point_links_to(block, NONE, patches);
             }
         }
-        self.state[id].life = to;
-        if to == Life::Gone
-            && let Some(arena) = self.arenas.iter_mut().find(|arena| arena.holds(block.hot))
-        {
+        self.state[id].life = Life::Gone;
+        if let Some(arena) = self.arenas.iter_mut().find(|arena| arena.holds(block.hot)) {
             arena.give_up(u64::from(block.hot_len));
         }
     }
 
-    /// Suspends every live block that came from a byte of `range`: see [`Code::revive`].
+    /// A live block is no longer found, but for links.
+    fn hide(&mut self, block: &Block, tables: &Tables, patches: &mut Patches) {
+        self.unlist(block, tables, patches);
+        let by_pc = &mut self.caches[mode_index(block.mode)].by_pc;
+        if by_pc.get(&block.translated.pc.0) == Some(&block.translated.id) {
+            by_pc.remove(&block.translated.pc.0);
+        }
+    }
+
+    /// Suspends every live block that came from a byte of `range`: see [`Code::revive`]. Links among them stay: nobody gets there.
     pub(crate) fn suspend_range(&mut self, range: GuestRange, tables: &Tables, patches: &mut Patches) {
+        let mut suspended = Vec::new();
         for id in self.of_range(range) {
             let State { life, listed, .. } = self.state[id.index()];
             if life == Life::Live {
                 let block = Rc::clone(&self.blocks[id.index()]);
-                self.end(&block, Life::Suspended { listed }, tables, patches);
+                self.hide(&block, tables, patches);
+                self.state[id.index()].life = Life::Suspended { listed };
+                suspended.push(block);
             }
+        }
+        for block in suspended {
+            self.point_links_to(&block, NONE, patches);
         }
     }
 
@@ -344,7 +362,7 @@ impl Code {
             let translated = &block.translated;
             let taken = self.caches[mode_index(block.mode)].by_pc.contains_key(&translated.pc.0);
             if taken || !same(&translated.sources) {
-                self.end(&block, Life::Gone, tables, patches);
+                self.remove(&block, tables, patches);
                 continue;
             }
             let mut pages = translated.sources.iter().flat_map(|range| pages_of(*range));
@@ -352,13 +370,16 @@ impl Code {
                 continue;
             }
             self.state[id.index()].life = Life::Live;
-            self.connect(&block, patches);
-            if listed {
-                self.list(&block, tables.table[mode_index(block.mode)], patches);
-            }
-            revived.push(block);
+            self.caches[mode_index(block.mode)].by_pc.insert(translated.pc.0, id);
+            revived.push((block, listed));
         }
-        revived
+        for (block, listed) in &revived {
+            self.connect(block, patches);
+            if *listed {
+                self.list(block, tables.table[mode_index(block.mode)], patches);
+            }
+        }
+        revived.into_iter().map(|(block, _)| block).collect()
     }
 
     /// Forgets every suspended block.
@@ -366,7 +387,7 @@ impl Code {
         for id in 0..self.blocks.len() {
             if matches!(self.state[id].life, Life::Suspended { .. }) {
                 let block = Rc::clone(&self.blocks[id]);
-                self.end(&block, Life::Gone, tables, patches);
+                self.remove(&block, tables, patches);
             }
         }
     }
@@ -376,7 +397,7 @@ impl Code {
         let gone = self.blocks.iter().find(|block| !block.mode.logs()).map(|block| Rc::new(block.hollow()));
         for id in self.arenas[arena].take_blocks() {
             let block = Rc::clone(&self.blocks[id.index()]);
-            self.end(&block, Life::Gone, tables, patches);
+            self.remove(&block, tables, patches);
             // Logs speak of blocks long after.
             if let Some(gone) = gone.as_ref().filter(|_| !block.mode.logs()) {
                 self.blocks[id.index()] = Rc::clone(gone);
@@ -387,7 +408,7 @@ impl Code {
 
     /// Makes the lists of links and of pages anew, without blocks that are gone.
     fn gather(&mut self) {
-        self.link_nodes.clear();
+        let links = std::mem::take(&mut self.link_nodes);
         self.page_nodes.clear();
         self.by_page.clear();
         for cache in &mut self.caches {
@@ -396,7 +417,12 @@ impl Code {
         for id in 0..self.blocks.len() {
             if self.state[id].life != Life::Gone {
                 let block = Rc::clone(&self.blocks[id]);
+                let before = self.state[id].links as usize;
+                let now = self.link_nodes.len();
                 self.note(&block);
+                for (node, old) in self.link_nodes[now..].iter_mut().zip(links.get(before..).unwrap_or(&[])) {
+                    node.to = old.to;
+                }
             }
         }
     }
