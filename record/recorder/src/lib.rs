@@ -18,6 +18,7 @@
 //! - `output`: writes to the recorded run's standard streams
 //! - `affinity`: one processor for all that is recorded
 //! - `answer`: calls answered from what is kept for the guest
+//! - `ending`: requests to end, passed on to the command first
 //! - `sink`: events on their way to the trace
 //! - `timer`: the clock tick that ends slices
 //! - `paranoid`: compares all memory around every system call
@@ -26,6 +27,7 @@ mod affinity;
 mod answer;
 mod api;
 mod command;
+mod ending;
 mod exec;
 mod filter;
 mod follow;

@@ -14,13 +14,14 @@ use trace::{Event, Fact, Killed, Status, Stop, Summary, TraceWriter};
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
 use crate::command::Prepared;
+use crate::ending::{Ending, Requests};
 use crate::output::Streams;
 use crate::shared::Object;
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Space, Task};
 use crate::timer::{TICK_MS, Timer};
-use crate::{exec, follow, header, launch, signal, spawn, syscall};
+use crate::{ending, exec, follow, header, launch, signal, spawn, syscall};
 
 /// Ticks a task keeps the turn while others could go on.
 pub(crate) const SLICE: u32 = 2;
@@ -35,6 +36,8 @@ pub(crate) struct Core {
     /// What paranoia found.
     pub(crate) unexplained: Vec<String>,
     pub(crate) timer: Timer,
+    /// Requests to end the recording.
+    pub(crate) requests: Requests,
     /// What shared mappings show, while anything does.
     pub(crate) objects: Vec<Weak<Object>>,
     /// The files that other mappings show.
@@ -130,6 +133,7 @@ impl Session {
             paranoid: options.paranoid,
             unexplained: Vec::new(),
             timer,
+            requests: Requests::default(),
             objects: Vec::new(),
             follow: follow::Files::inherited(first),
             spaces: Vec::new(),
@@ -288,13 +292,22 @@ impl Session {
             );
             self.kill_all();
         }
-        if self.core.timer.stop_requested() {
-            self.kill_all();
-        }
+        self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {
             self.core.sink.writer.flush()?;
         }
         Ok(())
+    }
+
+    /// Passes a request to end on to the command's first process; where that is gone, or was asked before, kills all.
+    fn heed_requests(&mut self, now: u32) {
+        let asked = self.core.timer.take_request();
+        let first = self.tasks.values().find(|task| task.id == TaskId(0)).map(|task| task.host);
+        match (self.core.requests.due(asked, now), first) {
+            (None, _) => {}
+            (Some(Ending::Forward(signal)), Some(first)) => ending::forward(first, signal),
+            (Some(_), _) => self.kill_all(),
+        }
     }
 
     fn kill_all(&mut self) {
@@ -340,7 +353,12 @@ fn dispatch(core: &mut Core, task: &mut Task, report: Report) -> Result<Next, St
             let resume = if task.pending.is_some() { Resume::ToExit } else { Resume::Cont(0) };
             Ok((stopped, resume))
         }
-        Report::Signal(signal, stopped) => signal::on_signal(core, task, signal, stopped),
+        Report::Signal(signal, stopped) => {
+            if task.id == TaskId(0) {
+                core.requests.met(signal, &stopped, core.timer.now());
+            }
+            signal::on_signal(core, task, signal, stopped)
+        }
         Report::Group(_, stopped) => Ok((stopped, Resume::Listen)),
         Report::Exited(_) | Report::Killed(..) => Err(StopError::Instead(report)),
     }

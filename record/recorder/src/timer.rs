@@ -46,9 +46,9 @@ impl Timer {
         TICKS.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody asked this process to end.
-    pub(crate) fn stop_requested(&self) -> bool {
-        STOP.load(Ordering::Relaxed) != 0
+    /// The signal by which somebody asked this process to end since the last call.
+    pub(crate) fn take_request(&self) -> Option<i32> {
+        Some(STOP.swap(0, Ordering::Relaxed) as i32).filter(|signal| *signal != 0)
     }
 
     /// From now on SIGINT and SIGQUIT, too, ask for the end.

@@ -1,11 +1,13 @@
 //! Oracle: the commands around a recording: exit statuses, listing, facts, removal, partial replays, query formats.
 #![expect(clippy::unwrap_used, reason = "a test says what failed")]
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use backstory_oracle::command::{backstory, binary, record};
+use trace::Trace;
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -153,4 +155,52 @@ fn a_reader_who_leaves_ends_a_query_quietly() {
     );
     let output = Command::new("sh").args(["-c", &line]).output().unwrap();
     assert_eq!((stdout(&output).trim_end(), output.stderr.len()), ("moment", 0));
+}
+
+/// Records a script that prints `ready`; sends a signal to the recorder alone then, and at each further line but the last.
+/// What it printed after that, and the exit code.
+#[track_caller]
+fn signalled(script: &str, signal: i32, times: usize) -> (String, Option<i32>) {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("trace");
+    let mut command = backstory(["record", "-q", "-o"]);
+    command.arg(&dir).args(["--", "sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut recorder = command.spawn().unwrap();
+    let mut lines = BufReader::new(recorder.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let mut printed = Vec::new();
+    for turn in 0..times {
+        if turn > 0 {
+            printed.push(lines.next().unwrap().unwrap());
+        }
+        let sent =
+            Command::new("kill").args([&format!("-{signal}"), &recorder.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+    printed.extend(lines.map(Result::unwrap));
+    let status = recorder.wait().unwrap();
+    let complete = Trace::open(&dir).unwrap().is_complete();
+    assert!(complete, "{script}: the recording ends in order");
+    (printed.join(" "), status.code())
+}
+
+#[test]
+fn requests_to_end_go_to_the_command_first() {
+    let waits = "sleep 600 & child=$!; echo ready; while :; do wait; done";
+    let handles = format!("trap 'kill $child; echo caught; exit 5' TERM; {waits}");
+    assert_eq!(signalled(&handles, 15, 1), ("caught".into(), Some(5)));
+    assert_eq!(signalled("echo ready; exec sleep 600", 1, 1), (String::new(), Some(129)));
+    let survives = format!("trap 'echo caught' TERM; {waits}");
+    assert_eq!(signalled(&survives, 15, 2), ("caught".into(), Some(137)));
+}
+
+#[test]
+fn a_signal_to_the_whole_group_reaches_the_command_once() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("trace");
+    let script =
+        "trap 'echo caught' TERM; kill -TERM 0; while [ $((n+=1)) -lt 200000 ]; do :; done; echo done";
+    let mut command = backstory(["record", "-q", "-o"]);
+    let output = command.arg(&dir).args(["--", "sh", "-c", script]).process_group(0).output().unwrap();
+    assert_eq!(stdout(&output), "caught\ndone\n");
 }
