@@ -193,6 +193,10 @@ impl Space {
         self_check: bool,
         once: bool,
     ) -> Result<Placed, Missing> {
+        if self.areas.at(pc).is_none() {
+            // Perhaps there is no room for an arena near it, either.
+            return Err(Missing::Refused(Refusal::Unreadable { pc, addr: pc }));
+        }
         self.reader.load(&self.host, &self.areas, pc, false);
         let mut across = false;
         let mut arena = self.arena_for(pc)?;

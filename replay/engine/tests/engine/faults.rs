@@ -55,6 +55,7 @@ fn loads_and_stores() {
     check("mov $0x1234567800000000, %rax\n call *%rax", libc::SIGSEGV, 0x80, |_| 0);
     check("mov $0x1234567800000000, %rax\n push %rax\n ret", libc::SIGSEGV, 0x80, |_| 0);
     check("mov $0x77000, %eax\n jmp *%rax", libc::SIGSEGV, 1, |_| 0x77000);
+    check("mov $0xffffffff81000000, %rax\n jmp *%rax", libc::SIGSEGV, 1, |_| 0xffff_ffff_8100_0000);
     check("lea fixed(%rip), %rax\n jmp *%rax", libc::SIGSEGV, 2, |_| fixed());
 }
 
