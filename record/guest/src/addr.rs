@@ -41,6 +41,12 @@ impl GuestAddr {
         self.0 & (PAGE_SIZE - 1)
     }
 
+    /// Whether a call here is one of the vsyscall page, which the kernel performs as a system call and returns from: `gettimeofday`,
+    /// `time`, `getcpu` (`arch/x86/entry/vsyscall/vsyscall_64.c`).
+    pub const fn is_vsyscall_entry(self) -> bool {
+        matches!(self.0, 0xffff_ffff_ff60_0000 | 0xffff_ffff_ff60_0400 | 0xffff_ffff_ff60_0800)
+    }
+
     /// This address rounded up to a page boundary, wrapping at 2^64.
     pub const fn page_up(self) -> Self {
         Self(self.0.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1))

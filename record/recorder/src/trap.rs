@@ -1,12 +1,13 @@
 //! Instructions that are answered by the recorder: `rdtsc`, `rdtscp`, and calls of the vsyscall page.
 
-use guest::{GuestAddr, Registers};
-use ptrace::Stopped;
-use trace::{Event, Fact, Stop, Trapped};
+use guest::{GuestAddr, GuestMemory, Registers};
+use kernel::Call;
+use ptrace::{PtraceEvent, Report, Running, Stopped};
+use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
 
 use crate::exec;
 use crate::session::Core;
-use crate::stop::{Next, StopError};
+use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Task};
 
 /// The trapped instruction at the pc, if it is one.
@@ -103,19 +104,55 @@ fn repair(task: &Task, stopped: Stopped) -> Result<Stopped, StopError> {
 /// Offset in the page of ours at which a structure lies for the time of a call.
 const SCRATCH: u64 = 0x800;
 
-const VSYSCALL_PAGE: u64 = 0xffff_ffff_ff60_0000;
-
 /// Whether a stop at a call's entry is the kernel's emulation of the vsyscall page.
 pub(crate) fn is_vsyscall(regs: &Registers) -> bool {
-    GuestAddr(regs.rip).page().0 == VSYSCALL_PAGE
+    regs.pc().is_vsyscall_entry()
 }
 
-/// A call of the vsyscall page.
+/// A call of the vsyscall page. The kernel performs it, returns to the caller and stops no tracer there, so it is asked to.
 pub(crate) fn on_vsyscall(
-    _core: &mut Core,
-    _task: &mut Task,
-    _stopped: Stopped,
+    core: &mut Core,
+    task: &mut Task,
+    stopped: Stopped,
     regs: Registers,
 ) -> Result<Next, StopError> {
-    Err(StopError::Refused(format!("a call of the vsyscall page at {:#x} is not supported", regs.rip)))
+    let (nr, args) = (regs.orig_rax as u32, regs.syscall_args());
+    let before = Registers { rax: u64::from(nr), rcx: 0, r11: 0, orig_rax: 0, ..regs };
+    let call = Call::enter(nr, args, &task.space.memory);
+    let tid = stopped.tid();
+    Running::assume(tid).interrupt()?;
+    stopped.cont(0)?;
+    let stopped = match wait_one(tid)? {
+        Report::Event(PtraceEvent::Stop, stopped) => stopped,
+        report => return Err(StopError::Instead(report)),
+    };
+    let raw = stopped.registers()?;
+    if is_vsyscall(&raw) {
+        // A pointer was bad: the page's own instructions would have faulted, and a SIGSEGV comes next.
+        return Ok((stopped, Resume::Cont(0)));
+    }
+    let result = raw.rax as i64;
+    let ranges = kernel::effects(&call.returned(result), &task.space.memory)
+        .map_err(|error| StopError::bug(format!("a call of the vsyscall page: {error}")))?;
+    let mut writes = Vec::new();
+    for range in ranges {
+        let bytes = task.space.memory.read_vec(range.start, range.len() as usize)?;
+        writes.push(MemWrite { addr: range.start, data: Data::Inline(bytes) });
+    }
+    let after = Registers { orig_rax: u64::MAX, ..raw };
+    let info = SyscallInfo { nr, args, result: Some(result), output: None, output_crc: 0 };
+    core.sink.event(&Event {
+        task: task.id,
+        space: task.space.id,
+        stop: Stop::Syscall,
+        before,
+        after,
+        xstate: None,
+        maps: Vec::new(),
+        writes,
+        fact: Fact::Syscall(info),
+    })?;
+    task.after = after;
+    task.raw = raw;
+    Ok((stopped, Resume::Cont(0)))
 }

@@ -39,7 +39,8 @@ pub enum Stop {
     None,
     /// A `syscall` instruction at `before.rip`. `before.rax` is the number; `rcx` and `r11` (which the instruction
     /// overwrites) and `orig_rax` are not known there and are 0, not compared. The instruction retires when
-    /// the call returns: in this event, or in the one with [`Fact::SyscallLeave`].
+    /// the call returns: in this event, or in the one with [`Fact::SyscallLeave`]. Also a call of the vsyscall page, at
+    /// one of its entry points: there `rax` is the number, whatever the guest had in it.
     Syscall,
     /// An instruction at `before.rip` whose result had to be recorded. `after` holds the result and
     /// the rip of the next instruction; it retires here.

@@ -147,7 +147,7 @@ impl Space {
             match self.enter(&block)? {
                 Next::At(by_indirect) => {
                     let debugged = allotment.mode.exact() && self.breakpoints.contains(&self.regs.pc());
-                    if debugged || is_vsyscall(self.regs.pc()) {
+                    if debugged || self.regs.pc().is_vsyscall_entry() {
                         return Ok(Next::Replan);
                     }
                     indirect = by_indirect;
@@ -292,7 +292,7 @@ impl Space {
 
     /// A call of the vsyscall page: natively the kernel performs it as a system call would be.
     fn vsyscall(&self) -> Option<Exit> {
-        is_vsyscall(self.regs.pc()).then_some(Exit::Syscall)
+        self.regs.pc().is_vsyscall_entry().then_some(Exit::Syscall)
     }
 
     /// An instruction stored the x87 instruction pointer: a cache address there becomes the guest's.
@@ -337,11 +337,6 @@ fn exact_form(mode: Mode) -> Mode {
         Mode::Plain | Mode::Exact => Mode::Exact,
         Mode::Indexed | Mode::IndexedExact => Mode::IndexedExact,
     }
-}
-
-/// Whether `pc` is one of the three entry points of the vsyscall page (`arch/x86/entry/vsyscall`).
-fn is_vsyscall(pc: GuestAddr) -> bool {
-    matches!(pc.0, 0xffff_ffff_ff60_0000 | 0xffff_ffff_ff60_0400 | 0xffff_ffff_ff60_0800)
 }
 
 fn special_exit(special: Special, pc: GuestAddr) -> Exit {

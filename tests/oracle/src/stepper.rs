@@ -39,10 +39,16 @@ fn comparable(regs: &Registers, stop: Stop) -> Registers {
         regs.rcx = 0;
         regs.r11 = 0;
     }
+    if regs.pc().is_vsyscall_entry() {
+        regs.rax = 0;
+    }
     regs
 }
 
 fn ends_at(regs: &Registers, instruction: &Instruction, stop: Stop) -> bool {
+    if regs.pc().is_vsyscall_entry() {
+        return true;
+    }
     let by_code = match stop {
         Stop::Syscall => instruction.code() == Code::Syscall,
         Stop::Instruction(_) => matches!(instruction.code(), Code::Rdtsc | Code::Rdtscp | Code::Cpuid),

@@ -33,7 +33,9 @@ fn guest(name: &str, out: &Path) -> String {
 #[test]
 fn guests_count_as_stepped() {
     let scratch = tempfile::tempdir().unwrap();
-    for name in ["arithmetic", "strings", "recursion", "signals", "files", "generated", "floating"] {
+    for name in
+        ["arithmetic", "strings", "recursion", "signals", "files", "generated", "floating", "vsyscall"]
+    {
         check(&[&guest(name, scratch.path())]);
     }
 }
