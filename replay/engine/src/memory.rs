@@ -32,18 +32,7 @@ impl Space {
     ///
     /// The host refused.
     pub fn unmap_all(&mut self) -> Result<(), MapError> {
-        let mut at = GuestAddr(0);
-        let ours = self.places.ours().to_vec();
-        let end = GuestRange { start: GuestAddr(TASK_SIZE), end: GuestAddr(TASK_SIZE) };
-        for keep in ours.into_iter().chain([end]) {
-            let range = GuestRange { start: at, end: keep.start };
-            if !range.is_empty() {
-                self.host_call(range, "munmap", libc::SYS_munmap, [range.start.0, range.len(), 0, 0, 0, 0])?;
-                self.lost(range);
-            }
-            at = keep.end;
-        }
-        Ok(())
+        self.unmap(GuestRange { start: GuestAddr(0), end: GuestAddr(TASK_SIZE) })
     }
 
     /// Maps, replacing what was there.
@@ -128,15 +117,24 @@ impl Space {
         mapped.map(drop)
     }
 
-    /// Unmaps; holes are fine.
+    /// Unmaps; holes are fine, and so is what the engine has there, which stays.
     ///
     /// # Errors
     ///
-    /// The range is not whole pages, is the engine's, or the host refused.
+    /// The range is not whole pages, or the host refused.
     pub fn unmap(&mut self, range: GuestRange) -> Result<(), MapError> {
-        self.ours_and_whole(range)?;
-        self.host_call(range, "munmap", libc::SYS_munmap, [range.start.0, range.len(), 0, 0, 0, 0])?;
-        self.lost(range);
+        check(range)?;
+        let mut at = range.start;
+        let ours = self.places.ours().to_vec();
+        let end = GuestRange { start: range.end, end: range.end };
+        for keep in ours.into_iter().filter(|ours| ours.overlaps(range)).chain([end]) {
+            let part = GuestRange { start: at, end: keep.start };
+            if part.start < part.end {
+                self.host_call(part, "munmap", libc::SYS_munmap, [part.start.0, part.len(), 0, 0, 0, 0])?;
+                self.lost(part);
+            }
+            at = keep.end;
+        }
         Ok(())
     }
 
