@@ -20,6 +20,7 @@ use kernel::{Call, MapCall};
 use ptrace::HostTid;
 use trace::{MapOp, MemWrite};
 
+use crate::memmap::gaps;
 use crate::session::Core;
 use crate::shared::{Identity, identity, of_file, outside};
 use crate::stop::StopError;
@@ -197,7 +198,7 @@ pub(crate) fn uncovered(
     kind: MapCall,
     call: &Call,
 ) -> Result<Vec<MemWrite>, StopError> {
-    if !core.follow.any_hot() || !call.succeeded() {
+    if !core.follow.any_hot() || (kind == MapCall::Mremap && !call.succeeded()) {
         return Ok(Vec::new());
     }
     let [addr, old, new, ..] = call.args;
@@ -325,16 +326,7 @@ fn put(
 
 /// The runs of pages in a range that are no private copies.
 fn pages_of_file(space: &Space, range: GuestRange) -> Result<Vec<GuestRange>, StopError> {
-    let mut runs = Vec::new();
-    let mut start = range.start;
-    let end = GuestRange { start: range.end, end: range.end };
-    for own in own_pages(space, range)?.into_iter().chain([end]) {
-        if start < own.start {
-            runs.push(GuestRange { start, end: own.start });
-        }
-        start = own.end;
-    }
-    Ok(runs)
+    Ok(gaps(range, own_pages(space, range)?).collect())
 }
 
 fn own_pages(space: &Space, range: GuestRange) -> Result<Vec<GuestRange>, StopError> {

@@ -7,12 +7,16 @@ use guest::{GuestAddr, GuestRange, Prot};
 use kernel::{Call, MapCall};
 use trace::{Backing, MapOp};
 
+use crate::image::ImageError;
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::Task;
 use crate::{procfs, shared};
 
-/// The map operations of a finished call; none if it failed.
+/// End of user space as programs get it.
+const USER_END: u64 = 1 << 47;
+
+/// The map operations of a finished call.
 pub(crate) fn ops(
     core: &mut Core,
     task: &mut Task,
@@ -20,7 +24,7 @@ pub(crate) fn ops(
     call: &Call,
 ) -> Result<Vec<MapOp>, StopError> {
     if !call.succeeded() {
-        return Ok(Vec::new());
+        return failed(task, kind, call);
     }
     let [addr, len, third, fourth, ..] = call.args;
     let range = GuestRange::new(GuestAddr(addr), len).pages();
@@ -43,6 +47,66 @@ pub(crate) fn ops(
         }
     };
     Ok(if range.is_empty() { Vec::new() } else { vec![op] })
+}
+
+/// The map operations of a call that failed: it may have done a part before it met what it failed of, so they are what there is.
+fn failed(task: &Task, kind: MapCall, call: &Call) -> Result<Vec<MapOp>, StopError> {
+    let has = |flags: u64, flag: i32| flags & flag as u64 != 0;
+    let [addr, len, third, flags, fifth, _] = call.args;
+    let ranges = match kind {
+        MapCall::Mprotect | MapCall::Munmap | MapCall::Discard | MapCall::DiscardLater => vec![(addr, len)],
+        MapCall::Mmap if has(flags, libc::MAP_FIXED) => vec![(addr, len)],
+        MapCall::Mremap if has(flags, libc::MREMAP_FIXED) => vec![(addr, len), (fifth, third)],
+        MapCall::Mremap if third < len => vec![(addr, len)],
+        _ => Vec::new(),
+    };
+    let mut ops = Vec::new();
+    for (addr, len) in ranges {
+        let start = GuestAddr(addr);
+        let Some(end) = start.checked_add(len).filter(|end| end.0 <= USER_END && start.page_offset() == 0)
+        else {
+            continue;
+        };
+        let range = GuestRange { start, end }.pages();
+        let maps = procfs::maps(task.space.owner).map_err(ImageError::Proc)?;
+        let pieces: Vec<(GuestRange, Prot)> = maps
+            .iter()
+            .filter(|piece| piece.range.overlaps(range))
+            .map(|piece| (piece.range.intersect(range), piece.prot))
+            .collect();
+        match kind {
+            MapCall::Mprotect => {
+                ops.extend(pieces.iter().map(|&(range, prot)| MapOp::Protect { range, prot }))
+            }
+            MapCall::Discard | MapCall::DiscardLater => {
+                for (piece, _) in pieces {
+                    let own = procfs::own_pages(task.space.owner, piece).map_err(ImageError::Proc)?;
+                    ops.extend(gaps(piece, own).map(|range| MapOp::Discard { range }));
+                }
+            }
+            _ => {
+                for range in gaps(range, pieces.into_iter().map(|(piece, _)| piece)) {
+                    shared::forget(&task.space, range);
+                    ops.push(MapOp::Unmap { range });
+                }
+            }
+        }
+    }
+    Ok(ops)
+}
+
+/// What lies in a range between ascending pieces of it.
+pub(crate) fn gaps(
+    range: GuestRange,
+    pieces: impl IntoIterator<Item = GuestRange>,
+) -> impl Iterator<Item = GuestRange> {
+    let mut start = range.start;
+    let end = GuestRange { start: range.end, end: range.end };
+    pieces.into_iter().chain([end]).filter_map(move |piece| {
+        let gap = GuestRange { start, end: piece.start };
+        start = piece.end;
+        (gap.start < gap.end).then_some(gap)
+    })
 }
 
 /// Advice that gives a forked child other memory than its parent's is answered as by a kernel that does not know it.
