@@ -152,12 +152,18 @@ impl Slot {
     /// The address of the `k`-th execution; 0 for variable slots.
     #[inline]
     pub(crate) fn address(&self, addresses: &[u64], k: u32) -> u64 {
-        match self.address {
-            SlotAddress::Fixed(addr) => addr,
-            SlotAddress::Stream { base, delta, .. } => {
-                addresses[(base + k) as usize].wrapping_add(delta as u64)
-            }
-            SlotAddress::Variable => 0,
+        self.address.of(addresses, k)
+    }
+}
+
+impl SlotAddress {
+    /// The address of the `k`-th execution; 0 for variable slots.
+    #[inline]
+    pub(crate) fn of(self, addresses: &[u64], k: u32) -> u64 {
+        match self {
+            Self::Fixed(addr) => addr,
+            Self::Stream { base, delta, .. } => addresses[(base + k) as usize].wrapping_add(delta as u64),
+            Self::Variable => 0,
         }
     }
 }

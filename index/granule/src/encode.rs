@@ -366,7 +366,14 @@ fn code_of(table: &BlockTable, layout: &Layout) -> Vec<(u64, CodeUse)> {
             None => uses.push((page, CodeUse { lines, instructions })),
         };
         add(shape.pc.0 >> 12, 0, instructions);
-        shape.pcs().for_each(|pc| add(pc.0 >> 12, 1 << (pc.page_offset() >> 6), 0));
+        let last = shape.pc_of(local.instructions.saturating_sub(1));
+        if shape.seams.is_empty() && last.0 >> 12 == shape.pc.0 >> 12 {
+            // No instruction is longer than a line: one begins in each line between.
+            let (from, to) = (shape.pc.page_offset() >> 6, last.page_offset() >> 6);
+            add(last.0 >> 12, (u64::MAX >> (63 - to)) & (u64::MAX << from), 0);
+        } else {
+            shape.pcs().for_each(|pc| add(pc.0 >> 12, 1 << (pc.page_offset() >> 6), 0));
+        }
     }
     uses.sort_by_key(|&(page, _)| page);
     uses.dedup_by(|later, first| {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use guest::{GuestAddr, Moment, TaskId};
 
-use crate::dictionary::{Layout, Local};
+use crate::dictionary::{Layout, Local, SlotAddress};
 use crate::marks::Marks;
 use crate::shape::{BlockEnd, BlockShape, BlockTable, StoreContents, StoreSize};
 use crate::wire::{Reader, WireError, put_signed, put_varint};
@@ -325,12 +325,14 @@ struct Step {
     end: BlockEnd,
     /// Whether it is what follows a linkage stub that is not bound: it pushes a number and jumps.
     unbound: bool,
+    /// Where its last store goes, for calls.
+    push: SlotAddress,
     /// How often it ran so far, counted for calls.
     seen: u32,
 }
 
 impl Step {
-    fn new(local: &Local, table: &BlockTable) -> Self {
+    fn new(local: &Local, layout: &Layout, table: &BlockTable) -> Self {
         let shape = table.get(local.id);
         let calls = shape.filter(|_| local.end == BlockEnd::Call);
         let last = local.instructions.saturating_sub(1);
@@ -341,6 +343,9 @@ impl Step {
             instructions: local.instructions,
             end: local.end,
             unbound: shape.is_some_and(is_unbound),
+            push: calls
+                .and_then(|_| layout.slots_of(local).last())
+                .map_or(SlotAddress::Variable, |slot| slot.address),
             seen: 0,
         }
     }
@@ -360,7 +365,7 @@ impl Flow<'_> {
     /// `left` as they are left.
     pub(crate) fn follow(&self, frames: &mut Frames, until: u64, left: &mut impl FnMut(Call)) {
         let mut steps: Vec<Step> =
-            self.layout.locals.iter().map(|local| Step::new(local, self.table)).collect();
+            self.layout.locals.iter().map(|local| Step::new(local, self.layout, self.table)).collect();
         // Instructions, and whether the block means something to a stack that waits for nothing.
         let short: Vec<(u32, bool)> = steps
             .iter()
@@ -394,7 +399,7 @@ impl Flow<'_> {
             let (instructions, means) = short[number as usize];
             if means || stack.is_waiting() {
                 let step = &mut steps[number as usize];
-                let pushed = self.pushed(step, number);
+                let pushed = self.pushed(step);
                 stack.run(mark.task, step, Moment(mark.moment.0 + (tick - mark.tick)), pushed, left);
             }
             tick += u64::from(instructions);
@@ -406,14 +411,13 @@ impl Flow<'_> {
     }
 
     /// Where the call at the end of this execution of a block pushed its return address; 0 for others.
-    fn pushed(&self, step: &mut Step, number: u32) -> u64 {
+    fn pushed(&self, step: &mut Step) -> u64 {
         if step.end != BlockEnd::Call {
             return 0;
         }
         let k = step.seen;
         step.seen += 1;
-        let local = &self.layout.locals[number as usize];
-        self.layout.slots_of(local).last().map_or(0, |slot| slot.address(self.addresses, k))
+        step.push.of(self.addresses, k)
     }
 }
 
