@@ -73,6 +73,7 @@ fn dead_from(
     seen: &mut Vec<GuestRange>,
 ) -> bool {
     let mut instr = Instruction::default();
+    let mut decoder = Decoder::new(64, &[], DecoderOptions::NONE);
     loop {
         if flags == 0 {
             return true;
@@ -81,7 +82,9 @@ fn dead_from(
             return false;
         }
         *fuel -= 1;
-        let mut decoder = Decoder::with_ip(64, request.code.bytes(pc), pc.0, DecoderOptions::NONE);
+        if decoder.ip() != pc.0 || decoder.max_position() - decoder.position() < 15 {
+            decoder = Decoder::with_ip(64, request.code.bytes(pc), pc.0, DecoderOptions::NONE);
+        }
         if !decoder.can_decode() {
             return false;
         }

@@ -1,5 +1,7 @@
 //! Which instructions a block has, and how it ends.
 
+use std::cell::Cell;
+
 use guest::{GuestAddr, GuestRange};
 use iced_x86::{
     Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
@@ -144,11 +146,25 @@ enum Found {
     Refused(Refusal),
 }
 
+thread_local! {
+    /// The room of the last plan's steps, which is large.
+    static SPARE: Cell<Vec<Step>> = const { Cell::new(Vec::new()) };
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        let mut steps = std::mem::take(&mut self.steps);
+        steps.clear();
+        SPARE.set(steps);
+    }
+}
+
 /// Decodes the block at `request.pc`: one way in, one way through, and ways out on the side where a conditional
 /// branch that is probably not taken lies on the way.
 pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
     let mut reader = Reader::new(request);
-    let mut steps: Vec<Step> = Vec::with_capacity(MAX_STEPS / 2);
+    let mut steps = SPARE.take();
+    steps.reserve(MAX_STEPS / 2);
     let mut used = 0u16;
     let mut pc = request.pc;
     let limit = request.limit.map_or(MAX_STEPS, |n| (n.get() as usize).min(MAX_STEPS));
@@ -171,7 +187,10 @@ pub(crate) fn plan(request: &Request<'_>) -> Result<Plan, Refusal> {
                 see(&mut sources, pc, len);
                 break End::Exit(kind, pc);
             }
-            Found::Refused(refusal) if steps.is_empty() => return Err(refusal),
+            Found::Refused(refusal) if steps.is_empty() => {
+                SPARE.set(steps);
+                return Err(refusal);
+            }
             Found::Refused(_) => break End::Fall(pc),
             Found::Step(uses) => {
                 let count = steps.len();
