@@ -29,9 +29,14 @@ struct Trace {
 
 impl Trace {
     fn of(name: &str, source: &str) -> Self {
+        Self::of_file(&format!("{name}.s"), source, "-static")
+    }
+
+    fn of_file(file: &str, source: &str, flag: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data = format!("-Wl,-Tdata={DATA:#x}");
-        let program = build(dir.path(), &format!("{name}.s"), source, &["-static", "-nostdlib", &data]);
+        let flags = ["-static", "-nostdlib", "-fno-stack-protector", "-fno-pie", "-no-pie", &data, flag];
+        let program = build(dir.path(), file, source, &flags);
         let mut native = Native::start(&program, &[]);
         let start = native.image(Mode::Plain);
         let stack = native.registers().rsp;
@@ -145,7 +150,11 @@ impl Random {
 /// Searches for `targets` random instants of a program in every mode.
 #[track_caller]
 fn check(name: &str, source: &str, targets: usize) {
-    let mut trace = Trace::of(name, source);
+    check_trace(name, Trace::of(name, source), targets);
+}
+
+#[track_caller]
+fn check_trace(name: &str, mut trace: Trace, targets: usize) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let (mut ambiguous, mut reports) = (0, 0);
     for target in 0..targets {
@@ -430,4 +439,38 @@ fn instructions_that_stop_by_themselves() {
     assert!(space.is_candidate());
     let too_many = Search { registers: regs, words: vec![(GuestAddr(DATA), 0); 17] };
     assert!(matches!(space.set_search(Some(&too_many)), Err(RunError::TooManyWords { count: 17 })));
+}
+
+const COMPILED: &str = r#"
+long d[8] = { 9, 1, 2, 3 };
+static int v[64]; static double sum; static char text[64];
+static int less(int a, int b) { return a < b; }
+static int (*volatile order)(int, int) = less;
+static void sort(int *a, int n) {
+    if (n < 2) return;
+    int p = a[n / 2], i = 0, j = n - 1;
+    for (;; i++, j--) { while (order(a[i], p)) i++; while (order(p, a[j])) j--; if (i >= j) break; int t = a[i]; a[i] = a[j]; a[j] = t; }
+    sort(a, i); sort(a + i, n - i);
+}
+static int pick(int n) { switch (n & 7) { case 0: return 5; case 1: return 7; case 2: return 1; case 3: return 9; case 4: return 4; default: return n; } }
+__attribute__((force_align_arg_pointer)) void _start(void) {
+    for (int round = 0; round < 3; round++) {
+        unsigned x = 12345;
+        for (int i = 0; i < 64; i++) { x = x * 1103515245 + 12345; v[i] = x >> 16; d[1] += pick(v[i]); }
+        sort(v, 64);
+        sum = 0;
+        for (int i = 0; i < 64; i++) sum = (sum + v[i]) * 0.5;
+        for (int i = 0; i < 63; i++) text[i] = 'a' + v[i] % 26;
+        d[3] = (long)sum + text[5];
+        long r; __asm__ volatile("syscall" : "=a"(r) : "a"(39) : "rcx", "r11", "memory");
+    }
+    __asm__ volatile("syscall" : : "a"(60), "D"(0));
+}
+"#;
+
+#[test]
+fn compiled_programs() {
+    for flag in ["-O0", "-O2"] {
+        check_trace(flag, Trace::of_file("compiled.c", COMPILED, flag), 60);
+    }
 }

@@ -244,6 +244,89 @@ fn code_across_two_pages_depends_on_both() {
     assert_eq!(space.run(None).unwrap(), Exit::Breakpoint);
 }
 
+/// Functions in four pages, some of them across two, some of which jump to the next one; pages change, become writable and executable
+/// again, and functions are called, in random order.
+#[test]
+fn random_changes_of_code() {
+    const STEP: u64 = 123;
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move |most: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 9) % most
+    };
+    let mut space = Space::new(&backstory_engine::Config::default()).unwrap();
+    let start = GuestAddr(0x4000_0000);
+    let whole = GuestRange::new(start, 4 * 4096);
+    space.map(&MapRequest { range: whole, ..request(start.0, 7, false, MapSource::Zero) }).unwrap();
+    // mov %ebx, (%rcx); syscall
+    let writer = GuestAddr(0x6000_0000);
+    space.map(&request(writer.0, 7, false, MapSource::Zero)).unwrap();
+    space.write(writer, &[0x89, 0x19, 0x0f, 0x05]).unwrap();
+    let count = whole.len() / STEP;
+    let at = |number: u64| start.wrapping_add(number * STEP);
+    // add $value, %eax; jmp to the next one, or a system call
+    for number in 0..count {
+        let mut code = vec![0x05, number as u8, 0, 0, 0, 0x0f, 0x05];
+        if number % 3 != 0 {
+            code.truncate(5);
+            code.push(0xe9);
+            code.extend_from_slice(&(STEP as u32 - 10).to_le_bytes());
+        }
+        space.write(at(number), &code).unwrap();
+    }
+    let mut values: Vec<u64> = (0..count).map(|number| number % 256).collect();
+    let mut prots = [7u64; 4];
+    let (mut changed, mut called) = (0, 0);
+    while called < 4000 {
+        let page = random(4) as usize;
+        let range = GuestRange::new(start.wrapping_add(4096 * page as u64), 4096);
+        let number = random(count - 3);
+        let touches = |number: u64| {
+            let first = number * STEP / 4096;
+            first as usize..=((number * STEP + 9) / 4096) as usize
+        };
+        match random(8) {
+            0 => {
+                prots[page] = [3, 5, 7][random(3) as usize];
+                space.protect(range, Prot::from_bits(prots[page])).unwrap();
+            }
+            1 if touches(number).all(|page| prots[page] & 2 != 0) => {
+                values[number as usize] = random(1 << 16);
+                let value = values[number as usize];
+                space.set_registers(&Registers { rbx: value, rcx: at(number).0 + 1, ..space.registers() });
+                jump(&mut space, writer.0);
+                changed += 1;
+            }
+            2 => {
+                values[number as usize] = random(1 << 16);
+                space
+                    .write(at(number).wrapping_add(1), &(values[number as usize] as u32).to_le_bytes())
+                    .unwrap();
+                changed += 1;
+            }
+            _ => {
+                let last = number.next_multiple_of(3);
+                if !(number..=last).flat_map(touches).all(|page| prots[page] & 4 != 0) {
+                    continue;
+                }
+                space.set_mode(MODES[random(2) as usize]).unwrap();
+                space.set_registers(&Registers { rax: 0, rip: at(number).0, ..space.registers() });
+                assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+                let sum: u64 = values[number as usize..=last as usize].iter().sum();
+                assert_eq!(
+                    space.registers().rax,
+                    sum,
+                    "function {number} after {changed} changes, {called} calls"
+                );
+                called += 1;
+            }
+        }
+    }
+    assert!(changed > 500);
+}
+
 #[test]
 fn a_full_arena_begins_anew() {
     // Room for four megabytes of translated code, and no more.
