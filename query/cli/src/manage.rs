@@ -85,7 +85,7 @@ pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
         let dir = traces::find(Some(named))?;
         let removed = trace::remove(&dir);
         let class = match &removed {
-            Err(trace::DirError::NotATrace { .. }) => Class::Input,
+            Err(trace::DirError::NotATrace { .. }) => Class::Trace,
             _ => Class::System,
         };
         removed.class(class)?;
@@ -102,7 +102,7 @@ pub(crate) fn check(args: &Check) -> anyhow::Result<ExitCode> {
         writeln!(out, "{violation}")?;
     }
     if !trace.is_complete() {
-        eprintln!("backstory: the recording is incomplete: its recorder was killed");
+        eprintln!("backstory: the recording is incomplete: {}", text::incomplete(&trace));
     }
     if violations.is_empty() {
         writeln!(out, "{}: {} events, no violation", trace.dir().display(), text::grouped(trace.len()))?;
@@ -129,6 +129,7 @@ fn describe(trace: &Trace) -> Value {
         "complete": trace.is_complete(),
         "exit_code": summary.map(|s| s.exit_code),
         "refused": summary.and_then(|s| s.refused.clone()),
+        "stopped": trace.stopped(),
         "seconds": summary.map(|s| Duration::from_nanos(s.nanos).as_secs_f64()),
         "events": trace.len(),
         "tasks": summary.map(|s| s.tasks),
@@ -142,7 +143,7 @@ fn describe(trace: &Trace) -> Value {
 }
 
 fn ended(trace: &Trace) -> String {
-    let Some(summary) = trace.summary() else { return "not known: the recorder was killed".to_owned() };
+    let Some(summary) = trace.summary() else { return format!("not known: {}", text::incomplete(trace)) };
     let after = text::duration(Duration::from_nanos(summary.nanos));
     match &summary.refused {
         Some(reason) => format!("recording stopped after {after}: {reason}"),

@@ -8,7 +8,7 @@ use trace::{Moments, Trace};
 
 use crate::args;
 use crate::exit::{Class, Classify, Failure};
-use crate::traces;
+use crate::{text, traces};
 
 /// `backstory replay`
 pub(crate) fn replay(args: &args::Replay) -> anyhow::Result<ExitCode> {
@@ -20,7 +20,8 @@ pub(crate) fn replay(args: &args::Replay) -> anyhow::Result<ExitCode> {
         Some(when) => to_moment(&trace, when, observer)?,
     }
     if !trace.is_complete() {
-        eprintln!("backstory: the recording is incomplete: its recorder was killed; replayed what there is");
+        let why = text::incomplete(&trace);
+        eprintln!("backstory: the recording is incomplete: {why}; replayed what there is");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! How numbers, times, sizes and bytes are shown. Pure.
+//! How numbers, times, sizes, bytes and ends are shown.
 
 use std::time::Duration;
 
@@ -53,6 +53,15 @@ pub(crate) fn date(epoch: u64) -> String {
     let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", secs / 3600, secs / 60 % 60, secs % 60)
+}
+
+/// Why a recording has no end.
+pub(crate) fn incomplete(trace: &trace::Trace) -> String {
+    match trace.stopped() {
+        None => "its recorder was killed".to_owned(),
+        Some(why) if why.is_empty() => "its recorder stopped, with no room left to say why".to_owned(),
+        Some(why) => format!("its recorder stopped: {why}"),
+    }
 }
 
 /// A command line as one could type it into a shell.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::{DirError, OpenError, Trace};
+use trace::{DirError, Trace};
 
 use crate::exit::{Class, Classify};
 
@@ -18,11 +18,5 @@ pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 
 /// Opens the recording meant.
 pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Trace> {
-    let dir = find(named)?;
-    let opened = Trace::open(&dir);
-    let class = match &opened {
-        Err(OpenError::NotATrace { .. }) if !dir.is_dir() => Class::Input,
-        _ => Class::Trace,
-    };
-    opened.class(class)
+    Trace::open(&find(named)?).class(Class::Trace)
 }

@@ -119,7 +119,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     if let Err(error) = result {
         session.kill_all();
         session.reap();
-        let _ = session.core.sink.writer.flush();
+        session.core.sink.writer.give_up(&error);
         return Err(error);
     }
     session.finish(options, started.elapsed().as_nanos() as u64)

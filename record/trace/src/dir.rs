@@ -10,6 +10,9 @@ const LATEST: &str = "latest";
 /// Name of the store of shared files in a root folder.
 const STORE: &str = ".files";
 
+/// Name of the file in a trace that says why it is incomplete.
+pub(crate) const STOPPED: &str = "stopped";
+
 /// Why a trace directory could not be found, made or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {

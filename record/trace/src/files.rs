@@ -189,8 +189,10 @@ impl Keeper {
         }
         let write = |source| KeepError::Write { path: to.clone(), source };
         let (source, copy) = (File::open(&from).map_err(write)?, File::create_new(&to).map_err(write)?);
-        copy_contents(&source, &copy)
-            .map_err(|(CopyError::Read(source) | CopyError::Write(source))| write(source))
+        copy_contents(&source, &copy).map_err(|(CopyError::Read(source) | CopyError::Write(source))| {
+            let _ = fs::remove_file(&to);
+            write(source)
+        })
     }
 }
 

@@ -212,6 +212,11 @@ impl FrameWriter {
         Ok(())
     }
 
+    /// Cuts off what a failed write left behind the last frame, which gives a full disk some room.
+    pub(crate) fn cut(&self) -> io::Result<()> {
+        self.file.set_len(self.at)
+    }
+
     /// Asks the kernel to put everything on disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()

@@ -6,6 +6,7 @@
 //! ```text
 //! events      frames: the header, then kept files and events as they came, last the summary of a complete recording
 //! payload     frames: bytes that events refer to, written before those events
+//! stopped     why the recorder gave up before the end, one line, where it could still say so
 //! files/      kept files, each named by the BLAKE3 of its contents; links to a store that traces share where possible
 //! learned/    ticks: the instruction count of each event, by the first complete replay
 //! index.db    the index

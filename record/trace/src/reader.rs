@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use guest::{EventId, FileId, GuestRange};
 
 use crate::codec::{self, Context};
+use crate::dir::STOPPED;
 use crate::event::{Data, Event, PayloadRef};
 use crate::files::{KeptFile, hash_file};
 use crate::frame::{FrameError, FrameReader, Head, Kind, Stream};
@@ -174,7 +175,16 @@ impl Trace {
         self.0.header.uuid
     }
 
-    /// How it ended; `None` when the recorder was killed.
+    /// Why the recorder gave up before the end, where it did and could note it.
+    pub fn stopped(&self) -> Option<String> {
+        const LONGEST: u64 = 4096;
+        let file = File::open(self.0.dir.join(STOPPED)).ok().filter(|_| !self.is_complete())?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(file, LONGEST), &mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).replace(char::is_control, " "))
+    }
+
+    /// How it ended; `None` when the recorder was killed or gave up.
     pub fn summary(&self) -> Option<&Summary> {
         self.0.summary.as_ref()
     }

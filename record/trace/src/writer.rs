@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use guest::{EventId, FileId, GuestRange};
 
 use crate::codec::{self, Context};
+use crate::dir::STOPPED;
 use crate::event::{Data, Event, Fact, MapOp, MemWrite, PayloadRef};
 use crate::files::{KeepError, Keeper, KeptFile};
 use crate::frame::{FrameWriter, Kind, Stream};
@@ -216,8 +217,33 @@ impl TraceWriter {
         Ok(())
     }
 
+    /// Leaves the trace incomplete, and notes why beside it if that is still possible.
+    pub fn give_up(&mut self, why: &dyn std::error::Error) {
+        let mut line = why.to_string();
+        let mut source = why.source();
+        while let Some(cause) = source {
+            line += &format!(": {cause}");
+            source = cause.source();
+        }
+        // What can be written no more is lost; what is there stays readable.
+        let _ = self.flush();
+        let cut = self.events.cut().and_then(|()| self.payload.cut());
+        let noted = cut.and_then(|()| fs::write(self.dir.join(STOPPED), line.replace('\n', " ")));
+        if let Err(error) = noted {
+            tracing::warn!(%error, "why the recording stops cannot be noted");
+        }
+    }
+
     /// Completes the trace. The counts in `summary` must be those of the stream.
     pub fn finish(mut self, summary: &Summary) -> Result<(), WriteError> {
+        let done = self.complete(summary);
+        if let Err(error) = &done {
+            self.give_up(error);
+        }
+        done
+    }
+
+    fn complete(&mut self, summary: &Summary) -> Result<(), WriteError> {
         self.flush()?;
         let counts = [
             ("events", summary.events, self.written),

@@ -68,7 +68,17 @@ fn recordings_are_listed_described_and_removed() {
     let gone = at(&root, &["info", "echo-0"]).output().unwrap();
     assert_eq!(gone.status.code(), Some(2));
     let not_one = at(&root, &["rm"]).arg(scratch.path()).output().unwrap();
-    assert_eq!(not_one.status.code(), Some(2));
+    assert_eq!(not_one.status.code(), Some(3));
+    for path in ["/etc/passwd", "/tmp"] {
+        for command in ["check", "replay", "info", "index"] {
+            let output = backstory([command, path]).output().unwrap();
+            assert_eq!(output.status.code(), Some(3), "{command} {path}");
+            assert_eq!(
+                String::from_utf8_lossy(&output.stderr),
+                format!("backstory: {path} is not a recording\n")
+            );
+        }
+    }
     assert!(scratch.path().exists());
 }
 
@@ -203,4 +213,29 @@ fn a_signal_to_the_whole_group_reaches_the_command_once() {
     let mut command = backstory(["record", "-q", "-o"]);
     let output = command.arg(&dir).args(["--", "sh", "-c", script]).process_group(0).output().unwrap();
     assert_eq!(stdout(&output), "caught\ndone\n");
+}
+
+#[test]
+fn a_recording_that_could_not_be_written_says_so() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("trace");
+    let limited =
+        format!("trap '' XFSZ; ulimit -f 8; exec {} record -o {} true", binary().display(), dir.display());
+    let output = Command::new("sh")
+        .args(["-c", &limited])
+        .env("BACKSTORY_TRACE_DIR", scratch.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(6));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("File too large"), "{told}");
+    let info = done(backstory(["info"]).arg(&dir));
+    assert!(
+        info.lines().any(|line| line.starts_with("ended")
+            && line.contains("its recorder stopped: ")
+            && line.contains("File too large")),
+        "{info}"
+    );
+    let checked = backstory(["check"]).arg(&dir).output().unwrap();
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("File too large"));
 }
