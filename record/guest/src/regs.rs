@@ -124,6 +124,25 @@ impl Registers {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
 pub struct XState(pub Vec<u8>);
 
+impl XState {
+    /// Whether both hold the same register values: the same contents but for what instructions cannot read back exactly (the last x87
+    /// opcode and pointers) and the bookkeeping of XSAVE. The kernel writes the initial values of components that are not in use.
+    pub fn same_values(&self, other: &Self) -> bool {
+        /// x87 control, status and tag words.
+        const CONTROL: std::ops::Range<usize> = 0..6;
+        /// MXCSR.
+        const MXCSR: std::ops::Range<usize> = 24..28;
+        /// x87 and XMM registers.
+        const LEGACY: std::ops::Range<usize> = 32..416;
+        /// Past the XSAVE header: everything newer.
+        const EXTENDED: usize = 576;
+        let (a, b) = (&self.0, &other.0);
+        a.len() == b.len()
+            && [CONTROL, MXCSR, LEGACY].into_iter().all(|part| a.get(part.clone()) == b.get(part))
+            && a.get(EXTENDED..) == b.get(EXTENDED..)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +154,23 @@ mod tests {
         let words: [u64; 27] = std::array::from_fn(|i| i as u64);
         assert_eq!(Registers::from_words(words).to_words(), words);
         assert_eq!(Registers::NAMES[15], "orig_rax");
+    }
+
+    #[test]
+    fn extended_state_is_compared_by_value() {
+        let state = |changed: usize| {
+            let mut bytes = vec![0; 1024];
+            if let Some(byte) = bytes.get_mut(changed) {
+                *byte = 1;
+            }
+            XState(bytes)
+        };
+        let none = state(usize::MAX);
+        for (at, same) in [(0, false), (8, true), (16, true), (24, false), (40, false), (200, false)] {
+            assert_eq!(none.same_values(&state(at)), same, "byte {at}");
+        }
+        assert!(none.same_values(&state(512)));
+        assert!(!none.same_values(&state(600)));
+        assert!(!none.same_values(&XState(vec![0; 512])));
     }
 }

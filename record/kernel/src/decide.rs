@@ -82,9 +82,6 @@ fn request_name(row: &Row, args: &[u64; 6]) -> String {
     }
 }
 
-const CLONE_VM: u64 = 0x100;
-const CLONE_VFORK: u64 = 0x4000;
-const CLONE_THREAD: u64 = 0x1_0000;
 const CLONE_UNTRACED: u64 = 0x80_0000;
 const CLONE_NEWTIME: u64 = 0x80;
 /// Mount, control group, UTS, IPC, user, process id and network namespaces.
@@ -109,14 +106,8 @@ fn check_flags(row: &Row, check: Check, args: &[u64; 6], mem: &dyn GuestMemory) 
     if check == Check::Unshare {
         return Ok(());
     }
-    if flags & CLONE_THREAD != 0 {
-        return refuse(CLONE_THREAD, "a second thread is not recorded yet");
-    }
     if flags & CLONE_UNTRACED != 0 {
         return refuse(CLONE_UNTRACED, "the child would escape the recorder");
-    }
-    if flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0 {
-        return refuse(CLONE_VM, "two tasks that share memory are not recorded yet");
     }
     Ok(())
 }
@@ -172,6 +163,8 @@ mod tests {
         check("fork", &[], Ok(Class::Spawn));
         check("clone", &[0x0120_0011], Ok(Class::Spawn));
         check("clone", &[0x4111], Ok(Class::Spawn));
+        check("clone", &[0x3d_0f00], Ok(Class::Spawn));
+        check("clone", &[0x111], Ok(Class::Spawn));
         check("clone3", &[0x1000, 88], Ok(Class::Spawn));
         check("execve", &[], Ok(Class::Exec));
         check("exit_group", &[], Ok(Class::Exit));
@@ -203,16 +196,6 @@ mod tests {
             "prctl",
             &[22, 2],
             Err("prctl(PR_SET_SECCOMP) is not supported: the program filters its own system calls"),
-        );
-        check(
-            "clone",
-            &[0x3d_0f00],
-            Err("clone(CLONE_THREAD) is not supported: a second thread is not recorded yet"),
-        );
-        check(
-            "clone",
-            &[0x111],
-            Err("clone(CLONE_VM) is not supported: two tasks that share memory are not recorded yet"),
         );
         check(
             "unshare",

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
+use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId};
 use ptrace::{Memory, PtraceEvent, Report, Stopped};
-use trace::{Event, Fact, Stop};
+use trace::{Event, Fact};
 
 use crate::answer::Guise;
 use crate::api::RecordError;
@@ -12,7 +12,7 @@ use crate::image;
 use crate::procfs;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
-use crate::task::{Resume, Run, SegvShadow, Space, Task};
+use crate::task::{Resume, Space, Task};
 
 /// `cs` of 32-bit code.
 const CS_32: u64 = 0x23;
@@ -24,28 +24,16 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
     let memory = Memory::open(host).map_err(system)?;
     // Of no account: the exec event, the first of all, makes the space that is recorded.
     let space = Space::new(SpaceId(0), host, memory, GuestAddr(0));
-    Ok(Task {
-        id,
-        tid: Tid(host.0),
-        host,
-        space: Rc::new(space),
-        run: Run::Running,
-        pending: None,
-        after: Registers::default(),
-        raw: Registers::default(),
-        held: Vec::new(),
-        raised: Vec::new(),
-        restart: None,
-        segv: SegvShadow::default(),
-        guise: Guise::of_command(affinity),
-        dying: 0,
-    })
+    space.join(false);
+    Ok(Task::new(id, (host, host), Rc::new(space), Guise::of_command(affinity)))
 }
 
 /// At `PTRACE_EVENT_EXEC`, the kernel still inside `execve`: goes on to its end, prepares the space, writes the event.
 pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
     core.sink.announce(task.id)?;
-    task.pending = None;
+    if task.pending.take().is_some() {
+        task.space.count_call(-1);
+    }
     let mut stopped = to_exit(stopped)?;
     let raw = stopped.registers()?;
     if raw.cs == CS_32 {
@@ -63,23 +51,22 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     let taken = image::take(task.host, &memory, &mut core.sink.writer)?;
     let info = image::describe(task.host, task.tid.0, stack, auxv);
     let space = core.new_space_id();
+    task.space.leave(task.by_vfork);
+    task.by_vfork = false;
     task.space = Rc::new(Space::new(space, task.host, memory, info.brk));
+    task.space.join(false);
     core.spaces.push(Rc::downgrade(&task.space));
     let first = core.nothing_recorded();
-    let event = Event {
-        task: task.id,
-        space,
-        stop: Stop::None,
-        before: if first { raw } else { task.after },
+    let before = if first { raw } else { task.after };
+    core.sink.event(&Event {
         after: raw,
         xstate: Some(stopped.xstate()?),
         maps: taken.maps,
         writes: taken.writes,
-        fact: Fact::Exec(Box::new(info)),
-    };
-    core.sink.event(&event)?;
-    task.after = raw;
-    task.raw = raw;
+        ..Event::in_place(task.id, space, before, Fact::Exec(Box::new(info)))
+    })?;
+    task.goes_on(raw, raw);
+    task.clear_tid = GuestAddr(0);
     task.restart = None;
     task.segv.forget_handler();
     task.guise.exec();

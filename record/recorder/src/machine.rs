@@ -16,7 +16,7 @@ pub(crate) fn describe() -> Machine {
         cpuid_trapped: false,
         tsc_trapped: true,
         cpuid,
-        points: "none".into(),
+        points: "state".into(),
     }
 }
 

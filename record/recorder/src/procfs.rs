@@ -87,6 +87,22 @@ pub(crate) fn is_sleeping(tid: HostTid) -> bool {
     matches!(stat_field(tid, 0).as_deref(), Some("S" | "D"))
 }
 
+/// Whether a task is dead but for its status (states Z and X), or gone.
+pub(crate) fn is_dead(tid: HostTid) -> bool {
+    stat_field(tid, 0).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
+}
+
+/// Whether a task runs, or would if it were its turn (state R).
+pub(crate) fn is_runnable(tid: HostTid) -> bool {
+    stat_field(tid, 0).as_deref() == Some("R")
+}
+
+/// The CPU time a task has used, in nanoseconds; 0 where the kernel does not tell.
+pub(crate) fn cpu_nanos(tid: HostTid) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{tid}/schedstat")).unwrap_or_default();
+    text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
+}
+
 /// A field of `/proc/PID/stat`, counted from the state, which is 0.
 fn stat_field(tid: HostTid, index: usize) -> Option<String> {
     let text = fs::read(format!("/proc/{tid}/stat")).ok()?;

@@ -9,7 +9,7 @@ use std::rc::Weak;
 
 use guest::{SpaceId, TaskId};
 use ptrace::{HostTid, PtraceEvent, Report, Stopped, Waited};
-use trace::{Event, Fact, Killed, Status, Stop, Summary, TraceWriter};
+use trace::{Event, Fact, Killed, Status, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
@@ -20,13 +20,13 @@ use crate::shared::Object;
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Space, Task};
-use crate::timer::{TICK_MS, Timer};
-use crate::{ending, exec, follow, header, launch, signal, spawn, syscall};
+use crate::timer::Timer;
+use crate::{ending, exec, exit, follow, header, launch, point, procfs, signal, spawn, syscall};
 
 /// Ticks a task keeps the turn while others could go on.
 pub(crate) const SLICE: u32 = 2;
-/// Ticks a signal may wait for its task's next system call.
-const HOLD: u32 = (3000 / TICK_MS) as u32;
+/// Ticks a signal waits for its task's next system call.
+const HOLD: u32 = 1;
 
 /// What handlers of stops work with, apart from the task itself.
 pub(crate) struct Core {
@@ -86,8 +86,12 @@ pub(crate) struct Session {
     /// Who had it last.
     pub(crate) last: HostTid,
     pub(crate) seen_tick: u32,
-    /// Since when those that are ready must wait for one that shares memory.
-    pub(crate) held_up_since: u32,
+    /// Leaders whose process goes on without them, to be reported at its end.
+    zombies: BTreeSet<HostTid>,
+    /// The first process.
+    root: HostTid,
+    /// Waiting for what happens inside the kernel meanwhile.
+    settling: bool,
     /// Reports since the last tick.
     pub(crate) busy: bool,
     pub(crate) exit_code: Option<i32>,
@@ -150,7 +154,9 @@ impl Session {
             turn: None,
             last: first,
             seen_tick: 0,
-            held_up_since: 0,
+            zombies: BTreeSet::new(),
+            root: first,
+            settling: false,
             busy: false,
             exit_code: None,
             refused: None,
@@ -164,7 +170,7 @@ impl Session {
         let task = exec::first_task(id, &first, pinned.believed())?;
         self.adopt(task);
         self.report(Waited { tid, report: Report::Event(PtraceEvent::Exec, first) })?;
-        while !self.tasks.is_empty() {
+        while !(self.tasks.is_empty() && self.zombies.is_empty()) {
             self.take_turns()?;
             if let Some(waited) = self.wait()? {
                 self.busy = true;
@@ -191,6 +197,16 @@ impl Session {
 
     fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
+        match &report {
+            Report::Event(PtraceEvent::Exec, stopped) => self.becomes_leader(tid, stopped)?,
+            Report::Event(PtraceEvent::Stop, _) | Report::Signal(..) => self.settle(tid)?,
+            &Report::Exited(code) if tid == self.root => self.root_ended(code),
+            &Report::Killed(signo, _) if tid == self.root => self.root_ended(128 + signo),
+            _ => {}
+        }
+        if matches!(report, Report::Exited(_) | Report::Killed(..)) && self.zombies.remove(&tid) {
+            return Ok(());
+        }
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
                 if self.ending {
@@ -235,7 +251,11 @@ impl Session {
     }
 
     fn killed(&mut self, tid: HostTid, signo: i32, core: bool) -> Result<(), RecordError> {
-        let located = self.tasks.get(&tid).is_some_and(|task| task.pending.is_some() || task.dying == signo);
+        let located = self.tasks.get(&tid).is_some_and(|task| {
+            task.pending.is_some()
+                || task.dying == signo
+                || task.exiting.as_ref().is_some_and(|exiting| exiting.located)
+        });
         self.ended(tid, Status::Killed(Killed { signo, core, unlocated: !located }))
     }
 
@@ -244,27 +264,86 @@ impl Session {
         self.core.live.remove(&tid);
         let Some(task) = self.tasks.remove(&tid) else { return Ok(()) };
         self.core.sink.announce(task.id)?;
-        if task.id == TaskId(0) {
-            self.exit_code = Some(match status {
-                Status::Exited(code) => code,
-                Status::Killed(killed) => 128 + killed.signo,
-            });
-            self.core.timer.heed_interrupts();
+        if task.pending.is_some() {
+            task.space.count_call(-1);
         }
+        task.space.leave(task.by_vfork);
         if self.core.nothing_recorded() {
             return Ok(());
         }
-        self.core.sink.event(&Event {
-            task: task.id,
-            space: task.space.id,
-            stop: Stop::None,
-            before: task.after,
-            after: task.after,
-            xstate: None,
-            maps: Vec::new(),
-            writes: Vec::new(),
-            fact: Fact::Exit(status),
-        })?;
+        let writes = exit::last_writes(&task);
+        let event = Event::in_place(task.id, task.space.id, task.after, Fact::Exit(status));
+        self.core.sink.event(&Event { writes, ..event })?;
+        Ok(())
+    }
+
+    fn root_ended(&mut self, code: i32) {
+        self.exit_code = Some(code);
+        self.core.timer.heed_interrupts();
+    }
+
+    /// A leader that ended before its process: its end shows, though no wait reports it yet.
+    pub(crate) fn leader_ended(&mut self, tid: HostTid) -> Result<(), RecordError> {
+        let status = self.tasks.get(&tid).and_then(|task| Some(task.exiting.as_ref()?.status));
+        match status.map(exit::reported) {
+            Some(Report::Killed(signo, core)) => self.killed(tid, signo, core)?,
+            Some(Report::Exited(code)) => self.ended(tid, Status::Exited(code))?,
+            _ => return Ok(()),
+        }
+        self.zombies.insert(tid);
+        Ok(())
+    }
+
+    /// At an exec: a thread that executes a program takes its process's id; the leader is gone.
+    fn becomes_leader(&mut self, tid: HostTid, stopped: &Stopped) -> Result<(), RecordError> {
+        let former = match stopped.event_message() {
+            Ok(former) => HostTid(former as i32),
+            Err(_) => return Ok(()),
+        };
+        if former == tid {
+            return Ok(());
+        }
+        self.zombies.remove(&tid);
+        self.ended(tid, Status::Exited(0))?;
+        let Some(mut task) = self.tasks.remove(&former) else { return Ok(()) };
+        self.core.live.remove(&former);
+        self.ready.remove(&former);
+        (task.host, task.tid) = (tid, guest::Tid(tid.0));
+        if let Some((holder, _)) = &mut self.turn
+            && *holder == former
+        {
+            *holder = tid;
+        }
+        self.adopt(task);
+        Ok(())
+    }
+
+    /// A task was stopped in its own code. Before its memory is looked at, system calls of others that are on their way
+    /// through the kernel come to where they sleep or are reported.
+    fn settle(&mut self, tid: HostTid) -> Result<(), RecordError> {
+        const PATIENCE: u32 = 1000;
+        let Some(space) = self.tasks.get(&tid).map(|task| std::rc::Rc::clone(&task.space)) else {
+            return Ok(());
+        };
+        if !space.is_shared() || self.ending || std::mem::replace(&mut self.settling, true) {
+            return Ok(());
+        }
+        for _ in 0..PATIENCE {
+            while let Some(waited) = ptrace::wait_any(libc::WNOHANG)
+                .map_err(|source| RecordError::System { what: "cannot wait for the tracees", source })?
+            {
+                self.report(waited)?;
+            }
+            let on_its_way = |task: &Task| {
+                let inside = task.pending.is_some() && matches!(task.run, Run::Running);
+                inside && std::rc::Rc::ptr_eq(&task.space, &space) && procfs::is_runnable(task.host)
+            };
+            if !self.tasks.values().any(on_its_way) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.settling = false;
         Ok(())
     }
 
@@ -275,22 +354,13 @@ impl Session {
         {
             self.turn = None;
         }
-        let late = |task: &Task| task.held.iter().find(|held| now.wrapping_sub(held.since) > HOLD).cloned();
-        if let Some(held) = self.tasks.values().find_map(late) {
-            self.refused.get_or_insert(format!(
-                "asynchronous signal {} in user code that makes no system call is not supported",
-                held.signal
-            ));
-            self.kill_all();
-        }
-        if self.ready.is_empty() || self.next_ready().is_some() {
-            self.held_up_since = now;
-        } else if now.wrapping_sub(self.held_up_since) > HOLD {
-            self.refused.get_or_insert(
-                "a process that waits for another's stores to shared memory without a system call is not supported"
-                    .into(),
-            );
-            self.kill_all();
+        let waiting = self.ready.iter().any(|tid| !self.may_run(*tid));
+        for task in self.tasks.values_mut() {
+            let late = task.held.iter().any(|held| now.wrapping_sub(held.since) >= HOLD);
+            let runs = task.pending.is_none() && matches!(task.run, Run::Running) && !task.keeps_turn;
+            if late && runs || waiting && task.holds_up(SLICE, now) {
+                point::interrupt(task);
+            }
         }
         self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {
@@ -341,8 +411,18 @@ impl Session {
     }
 }
 
-fn dispatch(core: &mut Core, task: &mut Task, report: Report) -> Result<Next, StopError> {
+fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next, StopError> {
+    let told_to_stop = task.interrupted;
+    if let Report::Seccomp(stopped) | Report::Syscall(stopped) | Report::Event(_, stopped) = &mut report {
+        // Any stop takes the place of the one that was asked for.
+        point::ran_past(task, stopped, false)?;
+        task.interrupted = false;
+    }
     match report {
+        Report::Event(PtraceEvent::Stop, stopped) if told_to_stop && task.pending.is_none() => {
+            point::on_interrupt(core, task, stopped)
+        }
+        Report::Event(PtraceEvent::Exit, stopped) => exit::on_exit(task, stopped),
         Report::Seccomp(stopped) => syscall::on_entry(core, task, stopped),
         Report::Syscall(stopped) => syscall::on_exit(core, task, stopped),
         Report::Event(PtraceEvent::Exec, stopped) => exec::on_exec(core, task, stopped),

@@ -231,7 +231,7 @@ fn object_changes(
         .filter_map(Weak::upgrade)
         .filter(|space| !Rc::ptr_eq(space, &task.space) && shows(space, object))
         .collect();
-    if !others.iter().all(|space| space.in_call.get()) {
+    if !others.iter().all(|space| space.in_call()) {
         return Err(StopError::Refused(format!(
             "a change of {name} while another process runs that has it mapped shared is not supported"
         )));

@@ -1,7 +1,8 @@
 //! Signals: where they landed, what they did, and which must wait for a better moment.
 //!
 //! A signal on the way out of a system call, or raised by an instruction, has a place that a replay reaches by running. One
-//! that comes at an arbitrary instruction and has a handler is held back and raised again at the task's next system call.
+//! that comes at an arbitrary instruction and has a handler is held back and raised again at the task's next system call, or at an
+//! execution point when none comes soon; one that kills comes at an execution point at once.
 #![expect(unsafe_code, reason = "tgkill(2)")]
 
 use guest::{GuestAddr, GuestMemory, Registers};
@@ -11,7 +12,7 @@ use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{filter, image, procfs, trap};
+use crate::{filter, image, point, procfs, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,11 +64,15 @@ pub(crate) fn on_signal(
         return trap::on_trapped(core, task, stopped, regs, kind);
     }
     refuse_foreign_call(signal, &info)?;
-    if let Some(original) = raised_again(task, signal, &info) {
+    if point::ran_past(task, &mut stopped, signal == libc::SIGTRAP && si_code(&info) == TRAP_HWBKPT)? {
+        return point::on_interrupt(core, task, stopped);
+    }
+    let again = raised_again(task, signal, &info);
+    if let Some(original) = again {
         stopped.set_siginfo(&original)?;
         info = original;
     }
-    let place = place(task, signal, &info, &regs);
+    let place = if again.is_some() { Place::AfterEvent } else { place(task, signal, &info, &regs) };
     let disposition = disposition(task.host, signal);
     let (stop, before) = match place {
         Place::AfterEvent => (Stop::None, task.after),
@@ -76,19 +81,13 @@ pub(crate) fn on_signal(
             hold(core, task, signal, info);
             return Ok((stopped, Resume::Cont(0)));
         }
+        Place::Anywhere if disposition == Disposition::Kills => {
+            hold(core, task, signal, info);
+            return point::on_interrupt(core, task, stopped);
+        }
         Place::Anywhere => return Ok((stopped, Resume::Cont(signal))),
     };
-    let mut event = Event {
-        task: task.id,
-        space: task.space.id,
-        stop,
-        before,
-        after: before,
-        xstate: None,
-        maps: Vec::new(),
-        writes: Vec::new(),
-        fact: Fact::Instruction,
-    };
+    let mut event = Event { stop, ..Event::in_place(task.id, task.space.id, before, Fact::Instruction) };
     let action = match disposition {
         Disposition::Handler => return deliver(core, task, stopped, signal, info, event),
         Disposition::Ignored => SignalAction::Ignored,
@@ -103,6 +102,9 @@ pub(crate) fn on_signal(
     task.after = event.after;
     Ok((stopped, Resume::Cont(signal)))
 }
+
+/// `si_code` of a hardware breakpoint.
+const TRAP_HWBKPT: i32 = 4;
 
 const SI_KERNEL: i32 = 0x80;
 
@@ -127,7 +129,7 @@ fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
 }
 
 fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers) -> Place {
-    if same_place(regs, &task.raw) {
+    if point::no_code_ran(task, regs) {
         return Place::AfterEvent;
     }
     let raised = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
@@ -175,11 +177,11 @@ fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {
     task.held.push(Held { signal, siginfo, since: core.timer.now() });
 }
 
-/// Raises the signals that were held back, at the entry of a system call.
+/// Raises the signals that were held back: at the entry of a system call, or at an execution point.
 pub(crate) fn raise_held(task: &mut Task) {
     for held in std::mem::take(&mut task.held) {
         // SAFETY: tgkill takes numbers only; the task is a stopped tracee, so its id is not reused.
-        let result = unsafe { libc::syscall(libc::SYS_tgkill, task.host.0, task.host.0, held.signal) };
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, task.process.0, task.host.0, held.signal) };
         if result == 0 {
             task.raised.push(held);
         }
@@ -221,8 +223,7 @@ fn deliver(
     event.writes = vec![frame(core, task, &raw)?];
     event.fact = fact(signal, &info, SignalAction::Handler { handler: raw.pc() });
     core.sink.event(&event)?;
-    task.after = event.after;
-    task.raw = raw;
+    task.goes_on(event.after, raw);
     task.segv.blocked = blocks_segv(stopped.signal_mask()?);
     Ok((stopped, Resume::Cont(0)))
 }

@@ -48,18 +48,8 @@ impl Sink {
 
     fn announce_at(&mut self, at: usize) -> Result<(), WriteError> {
         let Begun { task, space, before, info } = self.begun.remove(at);
-        let event = Event {
-            task,
-            space,
-            stop: Stop::Syscall,
-            before,
-            after: before,
-            xstate: None,
-            maps: Vec::new(),
-            writes: Vec::new(),
-            fact: Fact::SyscallEnter(info),
-        };
-        self.writer.event(&event).map(drop)
+        let entered = Event::in_place(task, space, before, Fact::SyscallEnter(info));
+        self.writer.event(&Event { stop: Stop::Syscall, ..entered }).map(drop)
     }
 
     /// The task's system call returned. `entered` are its registers when it was announced, used if it was.

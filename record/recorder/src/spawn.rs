@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, Registers, Tid};
 use ptrace::{HostTid, Memory, PtraceEvent, Report, Stopped};
-use trace::{Data, Event, Fact, MemWrite, SpawnInfo, Stop};
+use trace::{Data, Event, Fact, MemWrite, SpawnInfo};
 
 use crate::api::RecordError;
 use crate::session::Core;
@@ -18,7 +18,7 @@ const CLONE3: u32 = kernel::number("clone3");
 /// What the caller asked for.
 struct Request {
     flags: u64,
-    /// Where the child's thread id is stored, with `CLONE_CHILD_SETTID`.
+    /// Where the child's thread id is stored (`CLONE_CHILD_SETTID`) and cleared (`CLONE_CHILD_CLEARTID`).
     child_tid: GuestAddr,
 }
 
@@ -51,14 +51,6 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     let host = HostTid(stopped.event_message()? as i32);
     let has = |flag: i32| flags & flag as u64 != 0;
     let shares = has(libc::CLONE_VM);
-    if has(libc::CLONE_THREAD) {
-        return Err(StopError::Refused("a second thread (clone with CLONE_THREAD) is not supported".into()));
-    }
-    if shares && !has(libc::CLONE_VFORK) {
-        return Err(StopError::Refused(
-            "a process that shares its parent's memory (clone with CLONE_VM but not CLONE_VFORK) is not supported".into(),
-        ));
-    }
     core.sink.announce(task.id)?;
     let (run, raw) = first_stop(core, host, task)?;
     let id = core.new_task_id();
@@ -69,43 +61,22 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
         writes.extend(bytes.ok().map(|bytes| MemWrite { addr: child_tid, data: Data::Inline(bytes) }));
     }
     let after = Registers { orig_rax: u64::MAX, ..raw };
-    let (tid, space_id) = (Tid(host.0), space.id);
-    core.sink.event(&Event {
-        task: task.id,
-        space: task.space.id,
-        stop: Stop::None,
-        before: task.after,
-        after: task.after,
-        xstate: None,
-        maps: Vec::new(),
-        writes: Vec::new(),
-        fact: Fact::Spawn(Box::new(SpawnInfo {
-            child: id,
-            tid,
-            pid: tid,
-            space: space_id,
-            shares,
-            flags,
-            regs: after,
-            writes,
-        })),
-    })?;
-    core.newborn.push(Task {
-        id,
-        tid,
-        host,
-        space,
-        run,
-        pending: None,
-        after,
-        raw,
-        held: Vec::new(),
-        raised: Vec::new(),
-        restart: None,
-        segv: task.segv,
-        guise: task.guise.clone(),
-        dying: 0,
-    });
+    let process = if has(libc::CLONE_THREAD) { task.process } else { host };
+    let (tid, pid, space_id) = (Tid(host.0), Tid(process.0), space.id);
+    let info =
+        SpawnInfo { child: id, tid, pid, space: space_id, shares, flags, regs: after, writes };
+    core.sink.event(&Event::in_place(task.id, task.space.id, task.after, Fact::Spawn(Box::new(info))))?;
+    let by_vfork = shares && has(libc::CLONE_VFORK);
+    space.join(by_vfork);
+    let mut child = Task::new(id, (host, process), space, task.guise.clone());
+    child.goes_on(after, raw);
+    child.by_vfork = by_vfork;
+    child.run = run;
+    child.segv = task.segv.inherited(has(libc::CLONE_SIGHAND));
+    if has(libc::CLONE_CHILD_CLEARTID) {
+        child.clear_tid = child_tid;
+    }
+    core.newborn.push(child);
     Ok((stopped, Resume::ToExit))
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use guest::{GuestMemory, GuestRange, Registers};
+use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
 use kernel::{Call, Class, Errno, MapCall};
 use ptrace::Stopped;
 use trace::{MemWrite, SyscallInfo};
@@ -17,6 +17,8 @@ use crate::{answer, image, memmap, output, paranoid, shared, signal, trap};
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
 const RT_SIGPROCMASK: u32 = kernel::number("rt_sigprocmask");
+const SCHED_YIELD: u32 = kernel::number("sched_yield");
+const SET_TID_ADDRESS: u32 = kernel::number("set_tid_address");
 
 /// Restart codes that a tracer sees in rax (`linux/errno.h`).
 const RESTART_CODES: [i64; 3] = [-512, -513, -514];
@@ -66,7 +68,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     }
     let restarted = (nr == RESTART_SYSCALL).then_some(task.restart).flatten();
     let (effect_nr, effect_args) = restarted.unwrap_or((nr, args));
-    task.space.in_call.set(true);
+    task.space.count_call(1);
     task.pending = Some(Pending {
         call: Call::enter(effect_nr, effect_args, &space.memory),
         class,
@@ -74,7 +76,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         new_action: new_segv_action(task, nr, &args),
         emulated,
         // A vfork child writes its parent's memory; that is its own doing.
-        snapshot: (core.paranoid && class != Class::Spawn).then(|| paranoid::Snapshot::take(task)),
+        // Nor can what other threads do meanwhile be told from the call's effects.
+        snapshot: (core.paranoid && class != Class::Spawn && !task.space.is_shared())
+            .then(|| paranoid::Snapshot::take(task)),
     });
     if class == Class::Exit {
         core.sink.announce(task.id)?;
@@ -89,7 +93,7 @@ fn new_segv_action(task: &Task, nr: u32, args: &[u64; 6]) -> Option<[u8; 32]> {
         return None;
     }
     let mut action = [0; 32];
-    task.space.memory.read(guest::GuestAddr(args[1]), &mut action).ok()?;
+    task.space.memory.read(GuestAddr(args[1]), &mut action).ok()?;
     Some(action)
 }
 
@@ -98,7 +102,7 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let Some(pending) = task.pending.take() else {
         return Err(StopError::bug("a system call returned that was never made".into()));
     };
-    task.space.in_call.set(false);
+    task.space.count_call(-1);
     let mut regs = stopped.registers()?;
     let (nr, args) = pending.made;
     if pending.class == Class::Map(MapCall::DiscardLater) {
@@ -116,6 +120,7 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let mut maps = task.space.owed.take();
     maps.append(&mut late);
     if let Class::Map(kind) = pending.class {
+        task.space.remapped.set(true);
         maps.extend(memmap::ops(core, task, kind, &call)?);
     }
     if let Some(snapshot) = &pending.snapshot {
@@ -137,8 +142,7 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let info = SyscallInfo { nr, args, result: Some(result), output: stream, output_crc: crc };
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
-    task.after = after;
-    task.raw = regs;
+    task.goes_on(after, regs);
     Ok((stopped, Resume::Cont(0)))
 }
 
@@ -156,8 +160,7 @@ fn on_sigreturn(
     let ended = Ended { info, after, xstate, maps: Vec::new(), writes: Vec::new() };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?);
-    task.after = after;
-    task.raw = regs;
+    task.goes_on(after, regs);
     Ok((stopped, Resume::Cont(0)))
 }
 
@@ -205,7 +208,13 @@ fn follow(
     }
     match nr {
         RT_SIGPROCMASK => task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?),
-        RT_SIGACTION => task.segv.action = new_action.unwrap_or(task.segv.action),
+        RT_SIGACTION => {
+            if let Some(action) = new_action {
+                task.segv.action.set(action);
+            }
+        }
+        SCHED_YIELD => task.yields = true,
+        SET_TID_ADDRESS => task.clear_tid = GuestAddr(call.args[0]),
         _ => {}
     }
     Ok(())

@@ -10,6 +10,7 @@ use trace::MapOp;
 
 use crate::answer::Guise;
 use crate::follow::Follower;
+use crate::pages::Tracker;
 use crate::shared::SharedMapping;
 
 /// A recorded address space.
@@ -27,12 +28,20 @@ pub(crate) struct Space {
     pub(crate) followers: RefCell<Vec<Follower>>,
     /// The task that brought it into being, by which `/proc` tells of it.
     pub(crate) owner: HostTid,
-    /// Whether a task of it is inside a system call, and no user code of it runs before that returns.
-    pub(crate) in_call: Cell<bool>,
+    /// Tasks that live in it.
+    pub(crate) tasks: Cell<u32>,
+    /// Tasks of it that are inside a system call.
+    pub(crate) calls: Cell<u32>,
+    /// Tasks of it that wait for a child by `vfork`, which uses it meanwhile.
+    pub(crate) lent: Cell<u32>,
     /// What another process did to its mappings meanwhile: belongs to that call's return.
     pub(crate) owed: RefCell<Vec<MapOp>>,
     /// Whether another space was forked from this one, or this from another, with such mappings.
     pub(crate) sharing: Cell<bool>,
+    /// Which of its pages were written, once that was asked for.
+    pub(crate) tracker: RefCell<Option<Tracker>>,
+    /// Whether mappings changed since the tracker took them in.
+    pub(crate) remapped: Cell<bool>,
 }
 
 impl Space {
@@ -46,10 +55,41 @@ impl Space {
             shared: RefCell::default(),
             followers: RefCell::default(),
             owner,
-            in_call: Cell::new(false),
+            tasks: Cell::new(0),
+            calls: Cell::new(0),
+            lent: Cell::new(0),
             owed: RefCell::default(),
             sharing: Cell::new(false),
+            tracker: RefCell::default(),
+            remapped: Cell::new(true),
         }
+    }
+
+    /// Whether no user code of it runs before a system call returns.
+    pub(crate) fn in_call(&self) -> bool {
+        self.calls.get() == self.tasks.get()
+    }
+
+    /// Whether what a task does in it concerns other tasks, which then must not run at the same time.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing.get() || self.tasks.get() > self.lent.get() + 1
+    }
+
+    /// A task begins to live in it.
+    pub(crate) fn join(&self, by_vfork: bool) {
+        add(&self.tasks, 1);
+        add(&self.lent, i32::from(by_vfork));
+    }
+
+    /// A task is gone from it. `by_vfork`: it came so, and its parent goes on.
+    pub(crate) fn leave(&self, by_vfork: bool) {
+        add(&self.tasks, -1);
+        add(&self.lent, -i32::from(by_vfork));
+    }
+
+    /// A task of it enters (1) or leaves (-1) a system call.
+    pub(crate) fn count_call(&self, by: i32) {
+        add(&self.calls, by);
     }
 
     /// Its copy by `fork`.
@@ -62,6 +102,10 @@ impl Space {
             ..Self::new(id, owner, memory, self.brk.get())
         }
     }
+}
+
+fn add(to: &Cell<u32>, by: i32) {
+    to.set(to.get().saturating_add_signed(by));
 }
 
 /// How a stopped task goes on.
@@ -82,6 +126,8 @@ pub(crate) enum Run {
     Ready(Stopped, Resume),
     /// Runs, or sleeps in the kernel.
     Running,
+    /// In a group stop.
+    Halted,
 }
 
 /// A system call between entry and return.
@@ -110,24 +156,29 @@ pub(crate) struct Held {
 }
 
 /// What the kernel does on SIGSEGV, followed so that a trapped instruction can put it back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SegvShadow {
     pub(crate) blocked: bool,
-    /// The kernel's `struct sigaction`: handler, flags, restorer, mask.
-    pub(crate) action: [u8; 32],
+    /// The kernel's `struct sigaction`: handler, flags, restorer, mask. Threads have one between them.
+    pub(crate) action: Rc<Cell<[u8; 32]>>,
 }
 
 impl SegvShadow {
     /// A new program has no handlers; what was ignored stays ignored.
     pub(crate) fn forget_handler(&mut self) {
-        if !self.ignored() {
-            self.action = [0; 32];
-        }
+        let action = if self.ignored() { self.action.get() } else { [0; 32] };
+        self.action = Rc::new(Cell::new(action));
+    }
+
+    /// A child's, which follows its parent's from now on only if they share their handlers.
+    pub(crate) fn inherited(&self, shares: bool) -> Self {
+        let action = if shares { Rc::clone(&self.action) } else { Rc::new(Cell::new(self.action.get())) };
+        Self { blocked: self.blocked, action }
     }
 
     /// Whether the action is `SIG_IGN`.
     pub(crate) fn ignored(&self) -> bool {
-        self.action[..8] == 1u64.to_le_bytes()
+        self.action.get()[..8] == 1u64.to_le_bytes()
     }
 }
 
@@ -137,7 +188,11 @@ pub(crate) struct Task {
     pub(crate) id: TaskId,
     pub(crate) tid: Tid,
     pub(crate) host: HostTid,
+    /// Its process, named by its leader.
+    pub(crate) process: HostTid,
     pub(crate) space: Rc<Space>,
+    /// It uses its parent's space, and its parent waits meanwhile.
+    pub(crate) by_vfork: bool,
     pub(crate) run: Run,
     pub(crate) pending: Option<Pending>,
     /// The registers with which it went on after its last event.
@@ -155,6 +210,35 @@ pub(crate) struct Task {
     pub(crate) guise: Guise,
     /// The signal it was told to die of, its event being written; 0 for none.
     pub(crate) dying: i32,
+    /// Where the kernel clears its thread id when it ends (`set_tid_address`); 0 for nowhere.
+    pub(crate) clear_tid: GuestAddr,
+    /// It is on its way out of the kernel's `exit`, with what that may still write.
+    pub(crate) exiting: Option<Exiting>,
+    /// Its last event is an execution point: the registers alone do not tell whether it ran since.
+    pub(crate) at_point: bool,
+    /// It was told to stop (`PTRACE_INTERRUPT`).
+    pub(crate) interrupted: bool,
+    /// It may not be interrupted now.
+    pub(crate) keeps_turn: bool,
+    /// It asked for others to run (`sched_yield`).
+    pub(crate) yields: bool,
+    /// The tick at which it was last resumed.
+    pub(crate) resumed: u32,
+    /// Where a breakpoint of ours lies, past an instruction that repeats itself.
+    pub(crate) runs_to: Option<u64>,
+    /// Its CPU time at its last execution point, in nanoseconds.
+    pub(crate) cpu_nanos: u64,
+}
+
+/// A task that will never run code again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Exiting {
+    /// Its status, as `wait` encodes it.
+    pub(crate) status: i32,
+    /// 32-bit words of memory that the kernel may change.
+    pub(crate) words: Vec<GuestAddr>,
+    /// Whether a replay can tell where it ended.
+    pub(crate) located: bool,
 }
 
 impl Task {
@@ -163,9 +247,51 @@ impl Task {
         matches!(self.run, Run::Ready(..))
     }
 
-    /// Whether it runs code that could change memory which another process sees.
+    /// Whether it may be changing memory which another task sees.
     pub(crate) fn runs_on_shared_memory(&self) -> bool {
-        self.pending.is_none() && self.space.sharing.get() && !self.is_ready()
+        self.pending.is_none() && self.space.is_shared() && matches!(self.run, Run::Running)
+    }
+
+    /// Whether it has run without a stop since before `tick`, on memory that others wait for.
+    pub(crate) fn holds_up(&self, tick: u32, now: u32) -> bool {
+        let long = now.wrapping_sub(self.resumed) >= tick;
+        long && self.runs_on_shared_memory() && self.exiting.is_none() && !self.keeps_turn
+    }
+
+    /// A task at its first instruction, with nothing behind it.
+    pub(crate) fn new(id: TaskId, (host, process): (HostTid, HostTid), space: Rc<Space>, guise: Guise) -> Self {
+        Self {
+            id,
+            tid: Tid(host.0),
+            host,
+            process,
+            space,
+            by_vfork: false,
+            run: Run::Running,
+            pending: None,
+            after: Registers::default(),
+            raw: Registers::default(),
+            held: Vec::new(),
+            raised: Vec::new(),
+            restart: None,
+            segv: SegvShadow::default(),
+            guise,
+            dying: 0,
+            clear_tid: GuestAddr(0),
+            exiting: None,
+            at_point: false,
+            interrupted: false,
+            keeps_turn: false,
+            yields: false,
+            resumed: 0,
+            runs_to: None,
+            cpu_nanos: 0,
+        }
+    }
+
+    /// An event was written and it goes on from there: `after` as events have it, `raw` as the kernel shows it.
+    pub(crate) fn goes_on(&mut self, after: Registers, raw: Registers) {
+        (self.after, self.raw, self.at_point) = (after, raw, false);
     }
 
     /// Whether the system call it is in may sleep; `None` when it is in none.

@@ -41,19 +41,13 @@ pub(crate) fn on_trapped(
         after.rcx = u64::from(aux);
     }
     stopped.set_registers(&after)?;
+    let stop = Stop::Instruction(kind);
     core.sink.event(&Event {
-        task: task.id,
-        space: task.space.id,
-        stop: Stop::Instruction(kind),
-        before,
+        stop,
         after,
-        xstate: None,
-        maps: Vec::new(),
-        writes: Vec::new(),
-        fact: Fact::Instruction,
+        ..Event::in_place(task.id, task.space.id, before, Fact::Instruction)
     })?;
-    task.after = after;
-    task.raw = after;
+    task.goes_on(after, after);
     let stopped = repair(task, stopped)?;
     Ok((stopped, Resume::Cont(0)))
 }
@@ -80,13 +74,13 @@ fn time_stamp() -> (u64, u32) {
 /// A trap is a forced SIGSEGV: where that is blocked or ignored, the kernel unblocks it and forgets the action. Puts
 /// both back.
 fn repair(task: &Task, stopped: Stopped) -> Result<Stopped, StopError> {
-    let shadow = task.segv;
+    let shadow = &task.segv;
     if !shadow.blocked && !shadow.ignored() {
         return Ok(stopped);
     }
     let scratch = GuestAddr(abi::PAGE + SCRATCH);
     let memory = &task.space.memory;
-    memory.write(scratch, &shadow.action)?;
+    memory.write(scratch, &shadow.action.get())?;
     let args = [libc::SIGSEGV as u64, scratch.0, 0, 8, 0, 0];
     let mask = stopped.signal_mask()?;
     let nr = libc::SYS_rt_sigaction as u64;

@@ -16,7 +16,8 @@ impl Session {
         let now = self.core.timer.now();
         if let Some((tid, since)) = self.turn {
             let gone = !self.tasks.contains_key(&tid);
-            if gone || now.wrapping_sub(since) >= SLICE && self.others_ready(tid) {
+            let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
+            if gone || (yields || now.wrapping_sub(since) >= SLICE) && self.others_ready(tid) {
                 self.turn = None;
             }
         }
@@ -31,6 +32,7 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
         let run = std::mem::replace(&mut task.run, Run::Running);
         let Run::Ready(stopped, resume) = run else { return Ok(()) };
+        task.resumed = now;
         let resumed = match resume {
             Resume::Cont(signal) => stopped.cont(signal),
             Resume::ToExit => stopped.cont_to_syscall(0),
@@ -42,6 +44,7 @@ impl Session {
             Err(gone) => tracing::debug!(%gone, "resumed a task that is gone"),
         }
         if resume == Resume::Listen {
+            task.run = Run::Halted;
             self.turn = None;
         }
         Ok(())
@@ -59,8 +62,8 @@ impl Session {
     }
 
     /// A task that shares memory runs only while no other of its kind does.
-    fn may_run(&self, tid: HostTid) -> bool {
-        let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.sharing.get());
+    pub(crate) fn may_run(&self, tid: HostTid) -> bool {
+        let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.is_shared());
         !sharing || !self.tasks.values().any(Task::runs_on_shared_memory)
     }
 
@@ -71,12 +74,41 @@ impl Session {
             return Ok(None);
         }
         if let Some((tid, _)) = self.turn
+            && self.leaves_threads(tid)
+        {
+            return self.poll_end(tid);
+        }
+        if let Some((tid, _)) = self.turn
             && self.others_ready(tid)
             && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
         {
             return self.poll(tid, may_block).map_err(wait_error);
         }
         ptrace::wait_any_or_signal().map_err(wait_error)
+    }
+
+    /// Whether a task is its process's leader on its way out, and other threads stay: no wait reports its end.
+    fn leaves_threads(&self, tid: HostTid) -> bool {
+        let leaves = |task: &Task| task.exiting.is_some() && task.host == task.process && !task.is_ready();
+        let others = || self.tasks.values().any(|task| task.process == tid && task.host != tid);
+        self.tasks.get(&tid).is_some_and(leaves) && others()
+    }
+
+    /// Waits for the end of such a leader, or for another report.
+    fn poll_end(&mut self, tid: HostTid) -> Result<Option<Waited>, RecordError> {
+        while self.core.timer.now() == self.seen_tick {
+            let waited = ptrace::wait_any(libc::WNOHANG)
+                .map_err(|source| RecordError::System { what: "cannot wait for the tracees", source })?;
+            if waited.is_some() {
+                return Ok(waited);
+            }
+            if procfs::is_dead(tid) {
+                self.leader_ended(tid)?;
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Ok(None)
     }
 
     /// Waits for a task that is in a system call while others are ready: only as long as it does not sleep.

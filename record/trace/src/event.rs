@@ -47,8 +47,8 @@ pub enum Stop {
     Instruction(Trapped),
     /// A synchronous fault of the instruction at `before.rip`, which does not retire.
     Fault,
-    /// An arbitrary instruction boundary in user code that can only be found by its state. Reserved: a recording with
-    /// one says so in its header.
+    /// An arbitrary instruction boundary in user code that can only be found by its state ([`Fact::Point`]). The first
+    /// replay finds how many instructions lead there. `before` is compared in full.
     Point,
 }
 
@@ -189,8 +189,63 @@ pub enum Fact {
     Instruction,
     /// A signal was acted upon.
     Signal(Box<SignalInfo>),
-    /// The task is gone. `stop` is `None`. Its space goes with its last task.
+    /// The task is gone. `stop` is `None`. Its space goes with its last task; `writes` are what the kernel wrote into it
+    /// for those that stay (the cleared thread id, robust futexes).
     Exit(Status),
+    /// The task was stopped at an arbitrary instruction: to let another one run, or because a signal came, whose own event
+    /// follows at once. `stop` is `Point` and `after` equals `before`.
+    Point(Box<PointInfo>),
+}
+
+/// An execution point: enough of a task's state to find the one instruction at which it had it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PointInfo {
+    /// The signal that came, or 0 where the task had to let another one run.
+    pub signal: i32,
+    /// The extended state.
+    pub xstate: XState,
+    /// Memory near what the registers, the stack and the code around the pc point to: tells most false candidates apart without
+    /// hashing.
+    pub key: Vec<KeyPiece>,
+    /// Checksums of the pages that were written since the space's last point (the first time: of all).
+    pub pages: Vec<PageSum>,
+    /// CPU time of the task since it was last resumed, in nanoseconds; 0 where it is not known.
+    pub cpu_nanos: u64,
+}
+
+/// Bytes of memory at an execution point.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyPiece {
+    /// Where.
+    pub addr: GuestAddr,
+    /// What was there.
+    pub bytes: Vec<u8>,
+}
+
+/// The checksum of a page at an execution point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PageSum {
+    /// Page number: address divided by the page size.
+    pub page: u64,
+    /// CRC-32 of its bytes.
+    pub crc: u32,
+}
+
+impl Event {
+    /// An event that needs no running and changes nothing by itself: `fact` happens where the task stands.
+    pub fn in_place(task: TaskId, space: SpaceId, regs: Registers, fact: Fact) -> Self {
+        Self {
+            task,
+            space,
+            stop: Stop::None,
+            before: regs,
+            after: regs,
+            xstate: None,
+            maps: Vec::new(),
+            writes: Vec::new(),
+            fact,
+        }
+    }
 }
 
 /// A program image that replaced a task's memory. The event's `maps` begin with `UnmapAll` and rebuild the whole space, its

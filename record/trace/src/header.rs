@@ -13,7 +13,7 @@ pub struct Version {
 
 impl Version {
     /// The version this build writes.
-    pub const CURRENT: Self = Self { major: 1, minor: 0 };
+    pub const CURRENT: Self = Self { major: 1, minor: 1 };
 }
 
 /// Written before the first event.
@@ -52,7 +52,7 @@ pub struct Machine {
     pub tsc_trapped: bool,
     /// What `cpuid` answers on the CPU the recording was pinned to.
     pub cpuid: Vec<CpuidLeaf>,
-    /// How execution points are located (`none`: the recording has none).
+    /// How execution points are located: `state` (registers, a memory key, page checksums), or `none` in recordings of version 1.0.
     pub points: String,
 }
 

@@ -121,7 +121,7 @@ pub(crate) fn check_alone(event: &Event, bounds: Bounds) -> Result<(), Problem> 
         }
         _ => {}
     }
-    if matches!(event.fact, Fact::SyscallEnter(_) | Fact::Spawn(_))
+    if matches!(event.fact, Fact::SyscallEnter(_) | Fact::Spawn(_) | Fact::Point(_))
         && let Some(register) = first_difference(&event.before, &event.after)
     {
         return Err(Problem::Changes { fact: event.fact.name(), register });
@@ -134,7 +134,8 @@ fn check_stop(event: &Event) -> Result<(), Problem> {
         Fact::Exec(_) | Fact::SyscallLeave(_) | Fact::Spawn(_) | Fact::Exit(_) => event.stop == Stop::None,
         Fact::Syscall(_) | Fact::SyscallEnter(_) => event.stop == Stop::Syscall,
         Fact::Instruction => matches!(event.stop, Stop::Instruction(_)),
-        Fact::Signal(_) => matches!(event.stop, Stop::None | Stop::Fault | Stop::Point),
+        Fact::Signal(_) => matches!(event.stop, Stop::None | Stop::Fault),
+        Fact::Point(_) => event.stop == Stop::Point,
     };
     if fits { Ok(()) } else { Err(Problem::StopMismatch { fact: event.fact.name(), stop: event.stop }) }
 }
@@ -228,7 +229,9 @@ impl Sequence {
         match &event.fact {
             Fact::Exec(_) => self.exec(event)?,
             Fact::Spawn(info) => self.spawn(event, info)?,
-            Fact::Syscall(_) | Fact::SyscallEnter(_) | Fact::Instruction => self.outside(event.task)?,
+            Fact::Syscall(_) | Fact::SyscallEnter(_) | Fact::Instruction | Fact::Point(_) => {
+                self.outside(event.task)?
+            }
             Fact::SyscallLeave(info) => match self.task(event.task).inside {
                 None => return Err(Problem::NotInSyscall { task: event.task }),
                 Some(nr) if nr != info.nr => {
@@ -356,6 +359,7 @@ impl Fact {
             Self::Instruction => "instruction",
             Self::Signal(_) => "signal",
             Self::Exit(_) => "exit",
+            Self::Point(_) => "point",
         }
     }
 }

@@ -87,12 +87,6 @@ pub enum ReplayError {
         /// The instruction.
         name: String,
     },
-    /// The trace holds an execution point, which this version cannot find.
-    #[error("event {event} lies at an arbitrary instruction, which this version cannot find")]
-    Point {
-        /// Which.
-        event: EventId,
-    },
     /// A task or space that the event needs is not alive: the trace is inconsistent.
     #[error("event {event} needs a task or space that is not alive")]
     NotAlive {
@@ -156,6 +150,11 @@ pub enum Difference {
         /// Why.
         what: String,
     },
+    /// No instruction before the task's next stop has the state of an execution point.
+    NoPoint {
+        /// Instructions that had the right registers but not the right memory.
+        refuted: u64,
+    },
     /// An event took another number of instructions than in the replay before.
     Count {
         /// Then.
@@ -207,6 +206,9 @@ impl fmt::Display for Difference {
                 write!(f, "output has checksum {actual:#010x}, recorded {expected:#010x}")
             }
             Self::OutputLost { what } => write!(f, "output cannot be read: {what}"),
+            Self::NoPoint { refuted } => {
+                write!(f, "no instruction has the recorded state; {refuted} have its registers")
+            }
             Self::Count { expected, actual } => {
                 write!(f, "took {actual} instructions, an earlier replay took {expected}")
             }

@@ -20,6 +20,7 @@
 mod compare;
 mod effects;
 mod error;
+mod find;
 mod guard;
 mod happen;
 mod learn;

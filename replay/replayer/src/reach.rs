@@ -31,8 +31,11 @@ impl Replay {
         let (id, task, stop) = (*id, event.task, event.stop);
         match stop {
             Stop::None => return Ok(Reach::Stop),
-            Stop::Point => return Err(ReplayError::Point { event: id }),
-            Stop::Syscall | Stop::Instruction(_) | Stop::Fault => {}
+            Stop::Point | Stop::Syscall | Stop::Instruction(_) | Stop::Fault => {}
+        }
+        let searching = stop == Stop::Point && self.moments.is_none();
+        if self.to_known_point() == Some(0) || searching && self.is_point()? {
+            return Ok(Reach::Stop);
         }
         if stop == Stop::Fault && self.cursor.ran == 0 && self.cursor.guard.is_none() {
             self.put_guard()?;
@@ -42,17 +45,24 @@ impl Replay {
         }
         let mut left = budget;
         loop {
+            let to_point = if searching { self.search_limit() } else { self.to_known_point() };
+            let allowed = match (left, to_point) {
+                (Some(left), Some(point)) => Some(left.min(point)),
+                (left, point) => left.or(point),
+            };
             let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
             let before = space.retired();
             let moment = self.cursor.moment;
             let exit =
-                space.run(left).map_err(|source| ReplayError::Run { task, moment, event: id, source })?;
+                space.run(allowed).map_err(|source| ReplayError::Run { task, moment, event: id, source })?;
             let ran = space.retired() - before;
             self.cursor.moment.0 += ran;
             self.cursor.ran += ran;
             left = left.map(|left| left.saturating_sub(ran));
             match exit {
-                Exit::Budget => return Ok(Reach::Budget),
+                Exit::Budget if left == Some(0) => return Ok(Reach::Budget),
+                Exit::Budget | Exit::Candidate if !searching || self.is_point()? => return Ok(Reach::Stop),
+                Exit::Budget | Exit::Candidate => {}
                 Exit::Breakpoint => {
                     let pc = space.registers().pc();
                     return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
@@ -88,6 +98,13 @@ impl Replay {
         }
     }
 
+    /// Instructions up to the execution point that is the next event, where an earlier replay found it.
+    fn to_known_point(&self) -> Option<u64> {
+        let (id, event) = self.cursor.next.as_ref()?;
+        let moments = self.moments.as_ref().filter(|_| event.stop == Stop::Point)?;
+        Some(moments.count(*id).0.saturating_sub(self.cursor.ran))
+    }
+
     /// The pc of a task that an event put onto a breakpoint, unless the run began there.
     fn arrived_at_breakpoint(&mut self, task: TaskId) -> Option<GuestAddr> {
         let pc = self.live.registers(task)?.pc();
@@ -110,6 +127,7 @@ impl Replay {
             (_, Exit::Unsupported { pc, name }) => {
                 return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });
             }
+            (Stop::Point, _) if let Some(refuted) = self.refuted() => Difference::NoPoint { refuted },
             (_, Exit::Instruction(kind)) => Difference::NotRecorded { name: name(kind), pc: actual_pc },
             (expected, actual) => {
                 let expected_pc = self.expected_pc().unwrap_or_default();

@@ -5,6 +5,7 @@ use guest::{EventId, GuestRange, Moment, Registers, SpaceId, TaskId, XState};
 use trace::{Event, Events, Fact, Moments, Stop, Trace};
 
 use crate::error::ReplayError;
+use crate::find::Finder;
 use crate::live::{Live, TaskView};
 use crate::observer::{Observer, Watched};
 use crate::options::{Bias, Options, Position, Stopped, Stops, Until};
@@ -22,6 +23,8 @@ pub struct Replay {
     pub(crate) stops: Stops,
     pub(crate) live: Live,
     pub(crate) cursor: Cursor,
+    /// The search for an execution point that no replay has found yet.
+    pub(crate) finder: Option<Finder>,
 }
 
 /// The place in the event stream.
@@ -115,6 +118,7 @@ impl Replay {
             stops: Stops::default(),
             live: Live::default(),
             cursor,
+            finder: None,
         };
         replay.advance()?;
         Ok(replay)
@@ -290,7 +294,7 @@ impl Replay {
 pub(crate) fn own(event: &Event) -> u64 {
     match event.fact {
         Fact::Syscall(_) | Fact::SyscallLeave(_) | Fact::Instruction => 1,
-        Fact::Exec(_) | Fact::SyscallEnter(_) | Fact::Spawn(_) | Fact::Signal(_) | Fact::Exit(_) => 0,
+        Fact::Exec(_) | Fact::SyscallEnter(_) | Fact::Spawn(_) | Fact::Signal(_) | Fact::Exit(_) | Fact::Point(_) => 0,
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
     .class(Class::Spawn)
     .hand(Hand::Clone)
     .check(Check::Clone)
-    .partial("no threads (CLONE_THREAD), no shared memory without CLONE_VFORK, no namespaces, no CLONE_UNTRACED"),
+    .partial("no namespaces, no CLONE_UNTRACED"),
     row(57, "fork", &[]).class(Class::Spawn),
     row(58, "vfork", &[]).class(Class::Spawn),
     row(59, "execve", &[path("path"), texts("argv"), texts("envp")]).class(Class::Exec),
@@ -124,6 +124,6 @@ pub(super) const ROWS: &[Row] = &[
         .class(Class::Spawn)
         .hand(Hand::Clone3)
         .check(Check::Clone3)
-        .partial("no threads (CLONE_THREAD), no shared memory without CLONE_VFORK, no namespaces, no CLONE_UNTRACED"),
+        .partial("no namespaces, no CLONE_UNTRACED"),
     row(438, "pidfd_getfd", &[fd("pidfd"), fd("targetfd"), hex("flags")]),
 ];

@@ -1,0 +1,235 @@
+//! Execution points: what is noted of a task that was stopped at an arbitrary instruction, so that a replay can find that
+//! instruction by its state.
+
+use guest::{GuestAddr, PAGE_SIZE, Registers};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
+use ptrace::{HostTid, Stopped};
+use trace::{Event, Fact, KeyPiece, PageSum, PointInfo, Stop};
+
+use crate::api::RecordError;
+use crate::pages::{self, Tracker};
+use crate::session::Core;
+use crate::stop::{Next, StopError};
+use crate::task::{Resume, Task, same_place};
+use crate::{procfs, signal};
+
+/// Offset of the debug registers in the `user` area (`sys/user.h`).
+const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
+/// Debug register 7: register 0 breaks on execution.
+const BREAK_ON_EXECUTION: u64 = 1;
+
+/// A task that was told to stop has stopped: notes the point, raises what it holds back, and lets others go on.
+pub(crate) fn on_interrupt(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+    let regs = stopped.registers()?;
+    if no_code_ran(task, &regs) {
+        task.interrupted = false;
+        signal::raise_held(task);
+        return Ok((stopped, Resume::Cont(0)));
+    }
+    if let Some(end) = repeats(task, &regs) {
+        return run_past(task, stopped, end);
+    }
+    task.interrupted = false;
+    let signal = task.held.first().map_or(0, |held| held.signal);
+    let stopped = capture(core, task, stopped, regs, signal)?;
+    signal::raise_held(task);
+    Ok((stopped, Resume::Cont(0)))
+}
+
+/// Whether a stopped task has run no code of its own since its last event.
+pub(crate) fn no_code_ran(task: &Task, regs: &Registers) -> bool {
+    same_place(regs, &task.raw) && !task.at_point
+}
+
+/// Writes the event of a task that stands at `regs`.
+fn capture(
+    core: &mut Core,
+    task: &mut Task,
+    stopped: Stopped,
+    regs: Registers,
+    signal: i32,
+) -> Result<Stopped, StopError> {
+    let (stopped, pages) = written_pages(task, stopped)?;
+    let before = Registers { orig_rax: u64::MAX, ..regs };
+    let now = procfs::cpu_nanos(task.host);
+    let info = PointInfo {
+        signal,
+        xstate: stopped.xstate()?,
+        key: key(task, &regs),
+        pages,
+        cpu_nanos: now.saturating_sub(task.cpu_nanos),
+    };
+    task.cpu_nanos = now;
+    let fact = Fact::Point(Box::new(info));
+    let event = Event { stop: Stop::Point, ..Event::in_place(task.id, task.space.id, before, fact) };
+    core.sink.event(&event)?;
+    task.after = before;
+    task.raw = regs;
+    task.at_point = true;
+    Ok(stopped)
+}
+
+fn written_pages(task: &Task, stopped: Stopped) -> Result<(Stopped, Vec<PageSum>), StopError> {
+    let system = |source| RecordError::System { what: "cannot tell which pages a tracee wrote", source };
+    let mut slot = task.space.tracker.borrow_mut();
+    let mut stopped = stopped;
+    let mut tracker = match slot.take() {
+        Some(tracker) => tracker,
+        None => {
+            let (tracker, again) = Tracker::new(stopped, task.process)?;
+            stopped = again;
+            task.space.remapped.set(true);
+            tracker
+        }
+    };
+    if task.space.remapped.replace(false) {
+        tracker.cover(task.host).map_err(system)?;
+    }
+    let ranges = tracker.take_written(task.host).map_err(system)?;
+    *slot = Some(tracker);
+    let mut sums = Vec::new();
+    let mut bytes = vec![0; PAGE_SIZE as usize];
+    for page in pages::numbers(&ranges) {
+        // Pages that only the kernel may read now cannot be read by the guest before they are made readable.
+        if task.space.memory.read_some(GuestAddr(page * PAGE_SIZE), &mut bytes) == bytes.len() {
+            sums.push(PageSum { page, crc: crc32fast::hash(&bytes) });
+        }
+    }
+    Ok((stopped, sums))
+}
+
+/// Memory near the stack pointer, near what the registers point to, and what the code ahead will access.
+fn key(task: &Task, regs: &Registers) -> Vec<KeyPiece> {
+    const BELOW: u64 = 128;
+    const STACK: usize = 384;
+    const AROUND: usize = 64;
+    let memory = &task.space.memory;
+    let mut pieces: Vec<KeyPiece> = Vec::new();
+    let mut add = |start: u64, len: usize| {
+        let known = |piece: &KeyPiece| {
+            piece.addr.0 <= start && start + len as u64 <= piece.addr.0 + piece.bytes.len() as u64
+        };
+        if start < PAGE_SIZE || start > i64::MAX as u64 || pieces.iter().any(known) {
+            return;
+        }
+        let mut bytes = vec![0; len];
+        let read = memory.read_some(GuestAddr(start), &mut bytes);
+        bytes.truncate(read & !7);
+        if !bytes.is_empty() {
+            pieces.push(KeyPiece { addr: GuestAddr(start), bytes });
+        }
+    };
+    add(regs.rsp.wrapping_sub(BELOW) & !7, STACK);
+    for at in operands(task, regs) {
+        add(at, 8);
+    }
+    for pointer in &regs.to_words()[..15] {
+        add((pointer & !7).wrapping_sub(AROUND as u64 / 4), AROUND);
+    }
+    pieces
+}
+
+/// The addresses that the next instructions access, as far as the present registers tell.
+fn operands(task: &Task, regs: &Registers) -> Vec<u64> {
+    const BYTES: usize = 384;
+    const MOST: usize = 48;
+    let mut code = [0; BYTES];
+    let mut at = regs.rip;
+    let mut found = Vec::new();
+    let mut factory = InstructionInfoFactory::new();
+    for _ in 0..MOST {
+        let read = task.space.memory.read_some(GuestAddr(at), &mut code[..16]);
+        let instruction = Decoder::with_ip(64, &code[..read], at, DecoderOptions::NONE).decode();
+        if instruction.is_invalid() {
+            break;
+        }
+        for memory in factory.info(&instruction).used_memory() {
+            let value = |register: iced_x86::Register, _, _| Some(value_of(regs, register));
+            found.extend(memory.virtual_address(0, value));
+        }
+        at = match instruction.flow_control() {
+            FlowControl::UnconditionalBranch => instruction.near_branch_target(),
+            // A loop is most likely gone around once more.
+            FlowControl::ConditionalBranch if instruction.near_branch_target() < at => {
+                instruction.near_branch_target()
+            }
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::Call => instruction.next_ip(),
+            _ => break,
+        };
+        if at == regs.rip {
+            break;
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn value_of(regs: &Registers, register: iced_x86::Register) -> u64 {
+    use iced_x86::Register as R;
+    match register.full_register() {
+        R::RAX => regs.rax,
+        R::RBX => regs.rbx,
+        R::RCX => regs.rcx,
+        R::RDX => regs.rdx,
+        R::RSI => regs.rsi,
+        R::RDI => regs.rdi,
+        R::RBP => regs.rbp,
+        R::RSP => regs.rsp,
+        R::R8 => regs.r8,
+        R::R9 => regs.r9,
+        R::R10 => regs.r10,
+        R::R11 => regs.r11,
+        R::R12 => regs.r12,
+        R::R13 => regs.r13,
+        R::R14 => regs.r14,
+        R::R15 => regs.r15,
+        R::FS => regs.fs_base,
+        R::GS => regs.gs_base,
+        // The other segments begin at 0; vector indices belong to gathers, of which the first element is not told.
+        _ => 0,
+    }
+}
+
+/// The instruction at the pc, and the end of it if it repeats itself: a task stopped in the middle of one stands at no boundary
+/// that a count of instructions can name.
+fn repeats(task: &Task, regs: &Registers) -> Option<u64> {
+    let mut code = [0; 16];
+    let read = task.space.memory.read_some(regs.pc(), &mut code);
+    let instruction = Decoder::with_ip(64, &code[..read], regs.rip, DecoderOptions::NONE).decode();
+    is_repeated(&instruction).then(|| instruction.next_ip())
+}
+
+fn is_repeated(instruction: &Instruction) -> bool {
+    instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+/// Lets a task run to `end`.
+fn run_past(task: &mut Task, mut stopped: Stopped, end: u64) -> Result<Next, StopError> {
+    stopped.poke_user(DEBUG_REGISTERS, end)?;
+    stopped.poke_user(DEBUG_REGISTERS + 7 * 8, BREAK_ON_EXECUTION)?;
+    task.runs_to = Some(end);
+    task.keeps_turn = true;
+    Ok((stopped, Resume::Cont(0)))
+}
+
+/// Clears the breakpoint that [`run_past`] set. Whether the task has just reached it.
+pub(crate) fn ran_past(task: &mut Task, stopped: &mut Stopped, trap: bool) -> Result<bool, StopError> {
+    let Some(end) = task.runs_to.take() else { return Ok(false) };
+    task.keeps_turn = false;
+    stopped.poke_user(DEBUG_REGISTERS + 7 * 8, 0)?;
+    let reached = trap && stopped.registers()?.rip == end;
+    // Something else came first; the next tick tries again.
+    task.interrupted &= reached;
+    Ok(reached)
+}
+
+/// Tells a running task to stop soon.
+pub(crate) fn interrupt(task: &mut Task) {
+    if !std::mem::replace(&mut task.interrupted, true) {
+        let tid: HostTid = task.host;
+        if let Err(gone) = ptrace::Running::assume(tid).interrupt() {
+            tracing::debug!(%gone, "interrupted a task that is gone");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Execution points: recorded by state, found by the first replay as the one instruction at which the running task has that state.
+
+use engine::{Search, Space};
+use guest::{EventId, GuestAddr, GuestMemory, PAGE_SIZE};
+use trace::{Event, Fact, PointInfo, Stop};
+
+use crate::compare::differences;
+use crate::error::{Difference, ReplayError};
+use crate::replay::Replay;
+
+/// Instructions that no processor retires faster than, per nanosecond of CPU time.
+const FASTEST: u64 = 16;
+/// Nanoseconds by which the CPU time told may be short.
+const SLACK: u64 = 50_000_000;
+
+/// A search under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Finder {
+    event: EventId,
+    /// Words of memory that told false candidates from the point.
+    words: Vec<(GuestAddr, u64)>,
+    /// Candidates that were not it.
+    refuted: u64,
+    /// The page that refuted the last one.
+    page: usize,
+    /// Instructions after which it is too late.
+    limit: u64,
+}
+
+/// What a state that has the right registers comes to.
+enum Verdict {
+    Found,
+    /// This word tells it from the point.
+    Word(GuestAddr, u64),
+    /// Something else does.
+    Other,
+}
+
+impl Finder {
+    fn new(event: EventId, info: &PointInfo) -> Self {
+        let limit = (info.cpu_nanos.saturating_add(SLACK)).saturating_mul(FASTEST);
+        Self { event, words: Vec::new(), refuted: 0, page: 0, limit }
+    }
+
+    /// Judges the present state of a space against the point.
+    fn judge(&mut self, space: &Space, info: &PointInfo) -> Result<Verdict, engine::HostError> {
+        for piece in &info.key {
+            let mut here = vec![0; piece.bytes.len()];
+            if space.read(piece.addr, &mut here).is_err() {
+                return Ok(Verdict::Other);
+            }
+            let words = piece.bytes.as_chunks::<8>().0.iter().zip(here.as_chunks::<8>().0);
+            if let Some(at) = words.into_iter().position(|(want, have)| want != have) {
+                let value = u64::from_le_bytes(piece.bytes.as_chunks::<8>().0[at]);
+                return Ok(Verdict::Word(piece.addr.wrapping_add(8 * at as u64), value));
+            }
+        }
+        if !info.xstate.same_values(&space.xstate()?) {
+            return Ok(Verdict::Other);
+        }
+        let mut bytes = vec![0; PAGE_SIZE as usize];
+        let count = info.pages.len();
+        // What refuted the last one most likely refutes this one.
+        for at in (0..count).map(|i| (i + self.page) % count) {
+            let sum = info.pages[at];
+            let same = space.read(GuestAddr(sum.page * PAGE_SIZE), &mut bytes).is_ok()
+                && crc32fast::hash(&bytes) == sum.crc;
+            if !same {
+                self.page = at;
+                return Ok(Verdict::Other);
+            }
+        }
+        Ok(Verdict::Found)
+    }
+}
+
+impl Replay {
+    /// Whether the task stands at the execution point that is its next event. Otherwise the search goes on: the space
+    /// stops at the next candidate.
+    pub(crate) fn is_point(&mut self) -> Result<bool, ReplayError> {
+        let Some((id, event)) = &self.cursor.next else { return Ok(false) };
+        let Fact::Point(info) = &event.fact else { return Ok(false) };
+        let (id, task) = (*id, event.task);
+        let finder = match &mut self.finder {
+            Some(finder) if finder.event == id => finder,
+            other => other.insert(Finder::new(id, info)),
+        };
+        let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
+        let host = |source| ReplayError::Host { space: space_id, source };
+        if has_registers(event, space) {
+            match finder.judge(space, info).map_err(host)? {
+                Verdict::Found => {
+                    self.finder = None;
+                    return self.search(task, None).map(|()| true);
+                }
+                Verdict::Word(addr, value) if !finder.words.iter().any(|(known, _)| *known == addr) => {
+                    finder.words.push((addr, value));
+                    // The newest tells apart what is near by.
+                    if finder.words.len() > Search::MAX_WORDS {
+                        finder.words.remove(0);
+                    }
+                }
+                Verdict::Word(..) | Verdict::Other => {}
+            }
+            finder.refuted += 1;
+        }
+        let refuted = finder.refuted;
+        if self.cursor.ran > finder.limit {
+            return Err(self.diverged(Difference::NoPoint { refuted }));
+        }
+        let search = Search { registers: event.before, words: finder.words.clone() };
+        self.search(task, Some(&search)).map(|()| false)
+    }
+
+    /// How many instructions the search may still take.
+    pub(crate) fn search_limit(&self) -> Option<u64> {
+        let finder = self.finder.as_ref()?;
+        Some(finder.limit.saturating_sub(self.cursor.ran) + 1)
+    }
+
+    /// How many candidates were refuted in the search under way.
+    pub(crate) fn refuted(&self) -> Option<u64> {
+        self.finder.as_ref().map(|finder| finder.refuted)
+    }
+
+    fn search(&mut self, task: guest::TaskId, search: Option<&Search>) -> Result<(), ReplayError> {
+        let event = self.next_id();
+        let moment = self.cursor.moment;
+        let (_, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event })??;
+        space.set_search(search).map_err(|source| ReplayError::Run { task, moment, event, source })
+    }
+}
+
+/// Whether the space's registers are those of the point. Its flags are exact at a candidate.
+fn has_registers(event: &Event, space: &Space) -> bool {
+    differences(&event.before, &space.registers(), Stop::Point, true).is_empty()
+}
