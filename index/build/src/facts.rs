@@ -86,7 +86,7 @@ impl Reader<'_> {
             }
             Fact::Signal(info) => self.signal(id, event, info, moment),
             Fact::Exit(status) => self.exit(task, *status, moment),
-            Fact::Exec(_) | Fact::Spawn(_) | Fact::Instruction => {}
+            Fact::Exec(_) | Fact::Spawn(_) | Fact::Instruction | Fact::Point(_) => {}
         }
         Ok(())
     }

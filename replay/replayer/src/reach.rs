@@ -61,8 +61,12 @@ impl Replay {
             left = left.map(|left| left.saturating_sub(ran));
             match exit {
                 Exit::Budget if left == Some(0) => return Ok(Reach::Budget),
-                Exit::Budget | Exit::Candidate if !searching || self.is_point()? => return Ok(Reach::Stop),
-                Exit::Budget | Exit::Candidate => {}
+                Exit::Budget if !searching => return Ok(Reach::Stop),
+                Exit::Budget | Exit::Candidate if searching => {
+                    if self.is_point()? {
+                        return Ok(Reach::Stop);
+                    }
+                }
                 Exit::Breakpoint => {
                     let pc = space.registers().pc();
                     return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
