@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Rm(Rm),
     /// Check a recording for damage and violated invariants
     Check(Check),
+    /// List the events of a recording
+    Dump(Dump),
 }
 
 /// `backstory record`
@@ -250,6 +252,24 @@ output), 3 if it cannot be read."
 pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) which: Which,
+}
+
+/// `backstory dump`
+#[derive(Args, Debug)]
+#[command(after_help = "One line per event: number, moment (once a replay has learned it), task, space, what the task had to reach, \
+pc, what happened.")]
+pub(crate) struct Dump {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// First event
+    #[arg(long, default_value_t = 0, value_name = "EVENT")]
+    pub(crate) from: u64,
+    /// Number of events
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Registers, mapping changes and places written, too
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 
 mod args;
 mod demo;
+mod dump;
 mod exit;
 mod gdb;
 mod indexing;
@@ -66,6 +67,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Info(args) => manage::info(&args),
         Command::Rm(args) => manage::rm(&args),
         Command::Check(args) => manage::check(&args),
+        Command::Dump(args) => dump::dump(&args),
         Command::Demo(args) => demo::demo(&args),
     }
 }

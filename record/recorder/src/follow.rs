@@ -247,7 +247,7 @@ pub(crate) fn changed(
             continue;
         }
         shown = true;
-        if !Rc::ptr_eq(&space, &task.space) && !space.in_call.get() {
+        if !Rc::ptr_eq(&space, &task.space) && !space.in_call() {
             return Err(StopError::Refused(format!(
                 "a change of {} while another process runs that has it mapped is not supported",
                 file.name

@@ -69,7 +69,7 @@ pub(crate) fn launch(prepared: &Prepared) -> Result<Stopped, RecordError> {
     }
     drop(report_write);
     let tid = HostTid(pid);
-    let seized = Running::seize(tid, tree_options()).map_err(|gone| {
+    let seized = Running::seize(tid, Options::TREE).map_err(|gone| {
         tid.kill();
         let _ = wait_for(tid, 0);
         no_permission(io::Error::from_raw_os_error(gone.errno))
@@ -77,11 +77,6 @@ pub(crate) fn launch(prepared: &Prepared) -> Result<Stopped, RecordError> {
     go_write.write_all(b"g").map_err(system("cannot start the command"))?;
     drop((go_write, seized));
     until_exec(tid, prepared, &mut report_read)
-}
-
-/// Every event of a process tree but exits: those are told by the wait status, without a stop.
-pub(crate) fn tree_options() -> Options {
-    Options(Options::TREE.0 & !libc::PTRACE_O_TRACEEXIT)
 }
 
 fn until_exec(tid: HostTid, prepared: &Prepared, report: &mut File) -> Result<Stopped, RecordError> {

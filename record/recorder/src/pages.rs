@@ -166,18 +166,22 @@ pub(crate) fn numbers(ranges: &[GuestRange]) -> impl Iterator<Item = u64> {
     ranges.iter().flat_map(|range| range.start.0 / PAGE_SIZE..range.end.0 / PAGE_SIZE)
 }
 
-/// Makes a userfaultfd of the tracee's and takes it over. The tracee keeps nothing.
-fn userfaultfd(stopped: Stopped, process: HostTid) -> Result<(Option<OwnedFd>, Stopped), StopError> {
+/// Makes a userfaultfd of the tracee's and takes it over. The tracee keeps nothing. All signals wait meanwhile.
+fn userfaultfd(mut stopped: Stopped, process: HostTid) -> Result<(Option<OwnedFd>, Stopped), StopError> {
     let site = GuestAddr(abi::SYSCALL);
+    let mask = stopped.signal_mask()?;
+    stopped.set_signal_mask(u64::MAX)?;
     let flags = libc::O_CLOEXEC as u64 | USER_MODE_ONLY;
-    let (stopped, fd) =
-        exec::make_call(stopped, site, libc::SYS_userfaultfd as u64, [flags, 0, 0, 0, 0, 0])?;
-    if fd < 0 {
-        return Ok((None, stopped));
+    let make = [flags, 0, 0, 0, 0, 0];
+    let (mut stopped, fd) = exec::make_call(stopped, site, libc::SYS_userfaultfd as u64, make)?;
+    let mut ours = None;
+    if fd >= 0 {
+        ours = fetch(process, fd as i32).ok();
+        let close = [fd as u64, 0, 0, 0, 0, 0];
+        (stopped, _) = exec::make_call(stopped, site, libc::SYS_close as u64, close)?;
     }
-    let ours = fetch(process, fd as i32);
-    let (stopped, _) = exec::make_call(stopped, site, libc::SYS_close as u64, [fd as u64, 0, 0, 0, 0, 0])?;
-    Ok((ours.ok(), stopped))
+    stopped.set_signal_mask(mask)?;
+    Ok((ours, stopped))
 }
 
 fn fetch(process: HostTid, fd: i32) -> io::Result<OwnedFd> {

@@ -38,10 +38,11 @@ impl Sink {
         self.begun.push(Begun { task, space, before, info });
     }
 
-    /// Writes the entry of the task's system call if that is not in the trace yet.
+    /// Writes the entry of the task's system call if that is not in the trace yet, after those that began before it: what
+    /// their tasks ran until then may have been seen by this one.
     pub(crate) fn announce(&mut self, task: TaskId) -> Result<(), WriteError> {
         match self.begun.iter().position(|begun| begun.task == task) {
-            Some(at) => self.announce_at(at),
+            Some(at) => (0..=at).try_for_each(|_| self.announce_at(0)),
             None => Ok(()),
         }
     }
@@ -61,27 +62,28 @@ impl Sink {
         ended: Ended,
     ) -> Result<EventId, WriteError> {
         let Ended { info, after, xstate, maps, writes } = ended;
-        let whole = self.begun.iter().position(|begun| begun.task == task);
-        if let Some(at) = whole {
-            self.begun.remove(at);
+        // One event for the whole call, if no other began since: that one's task may have seen what led to this call.
+        let whole = self.begun.last().is_some_and(|begun| begun.task == task);
+        if whole {
+            self.begun.pop();
         }
-        self.announce_others(task)?;
+        self.announce_all()?;
         let (stop, fact) = match whole {
-            Some(_) => (Stop::Syscall, Fact::Syscall(info)),
-            None => (Stop::None, Fact::SyscallLeave(info)),
+            true => (Stop::Syscall, Fact::Syscall(info)),
+            false => (Stop::None, Fact::SyscallLeave(info)),
         };
         self.writer.event(&Event { task, space, stop, before: entered, after, xstate, maps, writes, fact })
     }
 
     /// Writes an event that is no system call. The task's own, if it is inside one, must be announced first.
     pub(crate) fn event(&mut self, event: &Event) -> Result<EventId, WriteError> {
-        self.announce_others(event.task)?;
+        self.announce_all()?;
         self.writer.event(event)
     }
 
-    fn announce_others(&mut self, task: TaskId) -> Result<(), WriteError> {
-        while let Some(at) = self.begun.iter().position(|begun| begun.task != task) {
-            self.announce_at(at)?;
+    fn announce_all(&mut self) -> Result<(), WriteError> {
+        while !self.begun.is_empty() {
+            self.announce_at(0)?;
         }
         Ok(())
     }

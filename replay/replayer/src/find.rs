@@ -47,6 +47,7 @@ impl Finder {
         for piece in &info.key {
             let mut here = vec![0; piece.bytes.len()];
             if space.read(piece.addr, &mut here).is_err() {
+                tracing::debug!(addr = %piece.addr, "a candidate has no memory there");
                 return Ok(Verdict::Other);
             }
             let words = piece.bytes.as_chunks::<8>().0.iter().zip(here.as_chunks::<8>().0);
@@ -56,6 +57,7 @@ impl Finder {
             }
         }
         if !info.xstate.same_values(&space.xstate()?) {
+            tracing::debug!("a candidate has other extended state");
             return Ok(Verdict::Other);
         }
         let mut bytes = vec![0; PAGE_SIZE as usize];
@@ -66,6 +68,7 @@ impl Finder {
             let same = space.read(GuestAddr(sum.page * PAGE_SIZE), &mut bytes).is_ok()
                 && crc32fast::hash(&bytes) == sum.crc;
             if !same {
+                tracing::debug!(page = format_args!("{:#x}", sum.page * PAGE_SIZE), "a candidate has another page");
                 self.page = at;
                 return Ok(Verdict::Other);
             }
@@ -94,11 +97,9 @@ impl Replay {
                     return self.search(task, None).map(|()| true);
                 }
                 Verdict::Word(addr, value) if !finder.words.iter().any(|(known, _)| *known == addr) => {
-                    finder.words.push((addr, value));
                     // The newest tells apart what is near by.
-                    if finder.words.len() > Search::MAX_WORDS {
-                        finder.words.remove(0);
-                    }
+                    finder.words.insert(0, (addr, value));
+                    finder.words.truncate(Search::MAX_WORDS);
                 }
                 Verdict::Word(..) | Verdict::Other => {}
             }
