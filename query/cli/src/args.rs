@@ -256,8 +256,10 @@ pub(crate) struct Check {
 
 /// `backstory dump`
 #[derive(Args, Debug)]
-#[command(after_help = "One line per event: number, moment (once a replay has learned it), task, space, what the task had to reach, \
-pc, what happened.")]
+#[command(
+    after_help = "One line per event: number, moment (once a replay has learned it), task, space, what the task had to reach, \
+pc, what happened."
+)]
 pub(crate) struct Dump {
     #[command(flatten)]
     pub(crate) which: Which,

@@ -88,8 +88,9 @@ impl Tracker {
     /// Begins to follow: all memory counts as written at first.
     pub(crate) fn new(stopped: Stopped, process: HostTid) -> Result<(Self, Stopped), StopError> {
         let tid = stopped.tid();
-        let pagemap = File::open(format!("/proc/{tid}/pagemap"))
-            .map_err(|source| crate::api::RecordError::System { what: "cannot open a tracee's pagemap", source })?;
+        let pagemap = File::open(format!("/proc/{tid}/pagemap")).map_err(|source| {
+            crate::api::RecordError::System { what: "cannot open a tracee's pagemap", source }
+        })?;
         let (faults, stopped) = userfaultfd(stopped, process)?;
         let faults = faults.filter(|fd| enable(fd).is_ok());
         if faults.is_none() {
@@ -148,10 +149,11 @@ impl Tracker {
                 return Err(io::Error::last_os_error());
             }
             let regions = &room[..count as usize];
-            found.extend(regions.iter().map(|region| GuestRange {
-                start: GuestAddr(region.start),
-                end: GuestAddr(region.end),
-            }));
+            found.extend(
+                regions
+                    .iter()
+                    .map(|region| GuestRange { start: GuestAddr(region.start), end: GuestAddr(region.end) }),
+            );
             if request.walk_end <= start {
                 break;
             }

@@ -63,8 +63,7 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     let after = Registers { orig_rax: u64::MAX, ..raw };
     let process = if has(libc::CLONE_THREAD) { task.process } else { host };
     let (tid, pid, space_id) = (Tid(host.0), Tid(process.0), space.id);
-    let info =
-        SpawnInfo { child: id, tid, pid, space: space_id, shares, flags, regs: after, writes };
+    let info = SpawnInfo { child: id, tid, pid, space: space_id, shares, flags, regs: after, writes };
     core.sink.event(&Event::in_place(task.id, task.space.id, task.after, Fact::Spawn(Box::new(info))))?;
     let by_vfork = shares && has(libc::CLONE_VFORK);
     space.join(by_vfork);

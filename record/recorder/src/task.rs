@@ -259,7 +259,12 @@ impl Task {
     }
 
     /// A task at its first instruction, with nothing behind it.
-    pub(crate) fn new(id: TaskId, (host, process): (HostTid, HostTid), space: Rc<Space>, guise: Guise) -> Self {
+    pub(crate) fn new(
+        id: TaskId,
+        (host, process): (HostTid, HostTid),
+        space: Rc<Space>,
+        guise: Guise,
+    ) -> Self {
         Self {
             id,
             tid: Tid(host.0),

@@ -42,8 +42,8 @@ mod writer;
 pub use check::check;
 pub use dir::{DirError, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir};
 pub use event::{
-    Backing, Data, Event, ExecInfo, Fact, KeyPiece, Killed, MapOp, MemWrite, OutputStream, PageSum, PayloadRef,
-    PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo, Trapped,
+    Backing, Data, Event, ExecInfo, Fact, KeyPiece, Killed, MapOp, MemWrite, OutputStream, PageSum,
+    PayloadRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo, Trapped,
 };
 pub use files::{KeepError, KeptFile};
 pub use frame::FrameError;

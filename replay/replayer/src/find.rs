@@ -68,7 +68,10 @@ impl Finder {
             let same = space.read(GuestAddr(sum.page * PAGE_SIZE), &mut bytes).is_ok()
                 && crc32fast::hash(&bytes) == sum.crc;
             if !same {
-                tracing::debug!(page = format_args!("{:#x}", sum.page * PAGE_SIZE), "a candidate has another page");
+                tracing::debug!(
+                    page = format_args!("{:#x}", sum.page * PAGE_SIZE),
+                    "a candidate has another page"
+                );
                 self.page = at;
                 return Ok(Verdict::Other);
             }

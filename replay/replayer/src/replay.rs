@@ -294,7 +294,12 @@ impl Replay {
 pub(crate) fn own(event: &Event) -> u64 {
     match event.fact {
         Fact::Syscall(_) | Fact::SyscallLeave(_) | Fact::Instruction => 1,
-        Fact::Exec(_) | Fact::SyscallEnter(_) | Fact::Spawn(_) | Fact::Signal(_) | Fact::Exit(_) | Fact::Point(_) => 0,
+        Fact::Exec(_)
+        | Fact::SyscallEnter(_)
+        | Fact::Spawn(_)
+        | Fact::Signal(_)
+        | Fact::Exit(_)
+        | Fact::Point(_) => 0,
     }
 }
 

@@ -28,8 +28,12 @@ pub(super) const ROWS: &[Row] = &[
     row(
         61,
         "wait4",
-        &[int("pid"), wrote_when("status", INT, When::Positive), flags("options", &WAIT),
-          wrote_when("rusage", RUSAGE, When::Positive)],
+        &[
+            int("pid"),
+            wrote_when("status", INT, When::Positive),
+            flags("options", &WAIT),
+            wrote_when("rusage", RUSAGE, When::Positive),
+        ],
     )
     .waits_unless(2, WNOHANG),
     row(63, "uname", &[wrote("buf", UTSNAME)]),
@@ -63,8 +67,9 @@ pub(super) const ROWS: &[Row] = &[
     row(124, "getsid", &[int("pid")]),
     row(125, "capget", &[hex("header"), hex("data")]).hand(Hand::Capget),
     row(126, "capset", &[hex("header"), hex("data")]).hand(Hand::Capset),
-    row(135, "personality", &[flags("persona", &PERSONALITY)])
-        .partial("READ_IMPLIES_EXEC is not modelled: mappings made under it are recorded as they were asked for"),
+    row(135, "personality", &[flags("persona", &PERSONALITY)]).partial(
+        "READ_IMPLIES_EXEC is not modelled: mappings made under it are recorded as they were asked for",
+    ),
     row(140, "getpriority", &[int("which"), int("who")]),
     row(141, "setpriority", &[int("which"), int("who"), int("priority")]),
     row(142, "sched_setparam", &[int("pid"), read("param", SCHED_PARAM)]),
@@ -76,7 +81,8 @@ pub(super) const ROWS: &[Row] = &[
     row(148, "sched_rr_get_interval", &[int("pid"), wrote("interval", TIMESPEC)]),
     row(154, "modify_ldt", &[request("func"), out("ptr", Size::Result(2)), uint("size")])
         .requests(&crate::requests::MODIFY_LDT),
-    row(157, "prctl", &[request("option"), hex("arg2"), hex("arg3"), hex("arg4"), hex("arg5")]).requests(&PRCTL),
+    row(157, "prctl", &[request("option"), hex("arg2"), hex("arg3"), hex("arg4"), hex("arg5")])
+        .requests(&PRCTL),
     row(158, "arch_prctl", &[request("code"), hex("addr")]).requests(&ARCH_PRCTL),
     row(160, "setrlimit", &[flags("resource", &RLIMIT_NAMES), read("rlim", RLIMIT)]),
     row(172, "iopl", &[int("level")]).emulate(Errno::EPERM, "port instructions are not recorded"),
@@ -92,28 +98,43 @@ pub(super) const ROWS: &[Row] = &[
     row(211, "get_thread_area", &[hex("u_info")]).absent(),
     row(218, "set_tid_address", &[hex("tidptr")]),
     row(231, "exit_group", &[int("status")]).class(Class::Exit),
-    row(247, "waitid", &[flags("idtype", &ID_TYPE), int("id"), hex("infop"), flags("options", &WAIT), hex("rusage")])
-        .waits_unless(3, WNOHANG)
-        .hand(Hand::Waitid),
+    row(
+        247,
+        "waitid",
+        &[flags("idtype", &ID_TYPE), int("id"), hex("infop"), flags("options", &WAIT), hex("rusage")],
+    )
+    .waits_unless(3, WNOHANG)
+    .hand(Hand::Waitid),
     row(251, "ioprio_set", &[int("which"), int("who"), int("ioprio")]),
     row(252, "ioprio_get", &[int("which"), int("who")]),
     row(272, "unshare", &[flags("flags", &CLONE)]).check(Check::Unshare).partial("no namespaces"),
-    row(302, "prlimit64",
-        &[int("pid"), flags("resource", &RLIMIT_NAMES), read("new", RLIMIT), wrote("old", RLIMIT)]),
+    row(
+        302,
+        "prlimit64",
+        &[int("pid"), flags("resource", &RLIMIT_NAMES), read("new", RLIMIT), wrote("old", RLIMIT)],
+    ),
     row(308, "setns", &[fd("fd"), flags("nstype", &CLONE)]).refused("namespaces are not followed"),
     row(309, "getcpu", &[wrote("cpu", UINT), wrote("node", UINT), hex("tcache")]),
-    row(310, "process_vm_readv",
-        &[int("pid"), iov_out("local", 2), uint("liovcnt"), hex("remote"), uint("riovcnt"), hex("flags")]),
-    row(311, "process_vm_writev",
-        &[int("pid"), iov_in("local", 2), uint("liovcnt"), hex("remote"), uint("riovcnt"), hex("flags")])
-        .refused("it writes the memory of another process"),
+    row(
+        310,
+        "process_vm_readv",
+        &[int("pid"), iov_out("local", 2), uint("liovcnt"), hex("remote"), uint("riovcnt"), hex("flags")],
+    ),
+    row(
+        311,
+        "process_vm_writev",
+        &[int("pid"), iov_in("local", 2), uint("liovcnt"), hex("remote"), uint("riovcnt"), hex("flags")],
+    )
+    .refused("it writes the memory of another process"),
     row(312, "kcmp", &[int("pid1"), int("pid2"), int("type"), uint("idx1"), uint("idx2")]),
-    row(314, "sched_setattr",
-        &[int("pid"), both_when("attr", UINT, When::Failure(Errno::E2BIG)), hex("flags")]),
+    row(
+        314,
+        "sched_setattr",
+        &[int("pid"), both_when("attr", UINT, When::Failure(Errno::E2BIG)), hex("flags")],
+    ),
     row(315, "sched_getattr", &[int("pid"), out("attr", Size::Arg(2)), uint("size"), hex("flags")]),
     row(317, "seccomp", &[request("operation"), hex("flags"), hex("args")]).requests(&SECCOMP),
-    row(322, "execveat",
-        &[dirfd("dirfd"), path("path"), texts("argv"), texts("envp"), flags("flags", &AT)])
+    row(322, "execveat", &[dirfd("dirfd"), path("path"), texts("argv"), texts("envp"), flags("flags", &AT)])
         .class(Class::Exec),
     row(324, "membarrier", &[flags("cmd", &MEMBARRIER), hex("flags"), int("cpu_id")]),
     row(334, "rseq", &[hex("rseq"), uint("rseq_len"), hex("flags"), hex("sig")])
