@@ -124,6 +124,16 @@ impl Tracker {
         Ok(found)
     }
 
+    /// All pages of writable memory that hold contents of their own.
+    pub(crate) fn all(&self, tid: HostTid) -> io::Result<Vec<GuestRange>> {
+        let writable = procfs::maps(tid)?.into_iter().filter(|mapping| mapping.prot.write && !mapping.shared);
+        let mut found = Vec::new();
+        for mapping in writable {
+            found.extend(procfs::own_pages(tid, mapping.range)?);
+        }
+        Ok(found)
+    }
+
     fn scan(&self) -> io::Result<Vec<GuestRange>> {
         const ROOM: usize = 512;
         let mut found = Vec::new();

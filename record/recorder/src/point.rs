@@ -49,7 +49,7 @@ fn capture(
     regs: Registers,
     signal: i32,
 ) -> Result<Stopped, StopError> {
-    let (stopped, pages) = written_pages(task, stopped)?;
+    let (stopped, pages) = written_pages(core, task, stopped)?;
     let before = Registers { orig_rax: u64::MAX, ..regs };
     let now = procfs::cpu_nanos(task.host);
     let info = PointInfo {
@@ -69,7 +69,7 @@ fn capture(
     Ok(stopped)
 }
 
-fn written_pages(task: &Task, stopped: Stopped) -> Result<(Stopped, Vec<PageSum>), StopError> {
+fn written_pages(core: &Core, task: &Task, stopped: Stopped) -> Result<(Stopped, Vec<PageSum>), StopError> {
     let system = |source| RecordError::System { what: "cannot tell which pages a tracee wrote", source };
     let mut slot = task.space.tracker.borrow_mut();
     let mut stopped = stopped;
@@ -85,7 +85,8 @@ fn written_pages(task: &Task, stopped: Stopped) -> Result<(Stopped, Vec<PageSum>
     if task.space.remapped.replace(false) {
         tracker.cover(task.host).map_err(system)?;
     }
-    let ranges = tracker.take_written(task.host).map_err(system)?;
+    let ranges = if core.paranoid { tracker.all(task.host) } else { tracker.take_written(task.host) };
+    let ranges = ranges.map_err(system)?;
     *slot = Some(tracker);
     let mut sums = Vec::new();
     let mut bytes = vec![0; PAGE_SIZE as usize];

@@ -210,7 +210,7 @@ impl Session {
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
                 if self.ending {
-                    tid.kill();
+                    finish_off(tid, report);
                 } else {
                     self.core.early.insert(tid, report);
                 }
@@ -219,8 +219,8 @@ impl Session {
             let result = match report {
                 Report::Exited(code) => return self.ended(tid, Status::Exited(code)),
                 Report::Killed(signo, core) => return self.killed(tid, signo, core),
-                _ if self.ending => {
-                    tid.kill();
+                other if self.ending => {
+                    finish_off(tid, other);
                     return Ok(());
                 }
                 other => dispatch(&mut self.core, task, other),
@@ -394,7 +394,7 @@ impl Session {
                 Ok(Some(Waited { tid, report: Report::Exited(_) | Report::Killed(..) })) => {
                     self.tasks.remove(&tid);
                 }
-                Ok(Some(Waited { tid, .. })) => tid.kill(),
+                Ok(Some(Waited { tid, report })) => finish_off(tid, report),
                 Ok(None) | Err(_) => return,
             }
         }
@@ -408,6 +408,19 @@ impl Session {
         let refused = self.refused;
         writer.finish(&Summary { exit_code, nanos, events, tasks, spaces, refused: refused.clone() })?;
         Ok(Outcome { exit_code, trace: options.output.clone(), refused, unexplained: self.core.unexplained })
+    }
+}
+
+/// Kills what was reported, also where it stands at its own end already and would wait there.
+fn finish_off(tid: HostTid, report: Report) {
+    tid.kill();
+    match report {
+        Report::Seccomp(stopped)
+        | Report::Syscall(stopped)
+        | Report::Event(_, stopped)
+        | Report::Signal(_, stopped)
+        | Report::Group(_, stopped) => drop(stopped.cont(0)),
+        Report::Exited(_) | Report::Killed(..) => {}
     }
 }
 

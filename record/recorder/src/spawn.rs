@@ -14,12 +14,15 @@ use crate::task::{Resume, Run, Space, Task};
 const FORK: u32 = kernel::number("fork");
 const VFORK: u32 = kernel::number("vfork");
 const CLONE3: u32 = kernel::number("clone3");
+const PIDFD: u64 = libc::CLONE_PIDFD as u64;
 
 /// What the caller asked for.
 struct Request {
     flags: u64,
     /// Where the child's thread id is stored (`CLONE_CHILD_SETTID`) and cleared (`CLONE_CHILD_CLEARTID`).
     child_tid: GuestAddr,
+    /// Words of the parent's memory that are written before the child runs: its thread id, its pidfd.
+    told: Vec<GuestAddr>,
 }
 
 fn request(task: &Task) -> Result<Request, StopError> {
@@ -28,26 +31,37 @@ fn request(task: &Task) -> Result<Request, StopError> {
     };
     let args = pending.call.args;
     Ok(match pending.call.nr {
-        FORK => Request { flags: libc::SIGCHLD as u64, child_tid: GuestAddr(0) },
+        FORK => Request { flags: libc::SIGCHLD as u64, child_tid: GuestAddr(0), told: Vec::new() },
         VFORK => Request {
             flags: (libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64,
             child_tid: GuestAddr(0),
+            told: Vec::new(),
         },
         CLONE3 => {
             let at = GuestAddr(args[0]);
             let memory = &task.space.memory;
-            Request {
-                flags: memory.read_u64(at)?,
-                child_tid: GuestAddr(memory.read_u64(at.wrapping_add(16))?),
+            let field = |offset| memory.read_u64(at.wrapping_add(offset));
+            let flags = field(0)?;
+            let mut told = Vec::new();
+            if flags & PIDFD != 0 {
+                told.push(GuestAddr(field(8)?));
             }
+            if flags & libc::CLONE_PARENT_SETTID as u64 != 0 {
+                told.push(GuestAddr(field(24)?));
+            }
+            Request { flags, child_tid: GuestAddr(field(16)?), told }
         }
-        _ => Request { flags: args[0], child_tid: GuestAddr(args[3]) },
+        _ => {
+            let tells = args[0] & (libc::CLONE_PARENT_SETTID as u64 | PIDFD) != 0;
+            let told = if tells { vec![GuestAddr(args[2])] } else { Vec::new() };
+            Request { flags: args[0], child_tid: GuestAddr(args[3]), told }
+        }
     })
 }
 
 /// At the parent's fork, vfork or clone event.
 pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
-    let Request { flags, child_tid } = request(task)?;
+    let Request { flags, child_tid, told } = request(task)?;
     let host = HostTid(stopped.event_message()? as i32);
     let has = |flag: i32| flags & flag as u64 != 0;
     let shares = has(libc::CLONE_VM);
@@ -64,7 +78,12 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     let process = if has(libc::CLONE_THREAD) { task.process } else { host };
     let (tid, pid, space_id) = (Tid(host.0), Tid(process.0), space.id);
     let info = SpawnInfo { child: id, tid, pid, space: space_id, shares, flags, regs: after, writes };
-    core.sink.event(&Event::in_place(task.id, task.space.id, task.after, Fact::Spawn(Box::new(info))))?;
+    let word = |addr| {
+        let bytes = task.space.memory.read_vec(addr, 4).ok()?;
+        Some(MemWrite { addr, data: Data::Inline(bytes) })
+    };
+    let event = Event::in_place(task.id, task.space.id, task.after, Fact::Spawn(Box::new(info)));
+    core.sink.event(&Event { writes: told.into_iter().filter_map(word).collect(), ..event })?;
     let by_vfork = shares && has(libc::CLONE_VFORK);
     space.join(by_vfork);
     let mut child = Task::new(id, (host, process), space, task.guise.clone());

@@ -1,5 +1,5 @@
 //! The clock tick that ends slices and wakes the main loop. Knows nothing of tasks.
-#![expect(unsafe_code, reason = "sigaction(2) and setitimer(2)")]
+#![expect(unsafe_code, reason = "sigaction(2) and timer_create(2)")]
 
 use std::io;
 use std::mem;
@@ -23,12 +23,13 @@ extern "C" fn on_stop(signal: i32) {
 /// Signal dispositions as a recording needs them, and the running timer. Dropping it puts back what was there.
 pub(crate) struct Timer {
     saved: Vec<(i32, libc::sigaction)>,
+    alarm: Option<Alarm>,
 }
 
 impl Timer {
     /// Starts the tick; ignores the terminal's signals (the guest gets them too); notes requests to end.
     pub(crate) fn start() -> io::Result<Self> {
-        let mut timer = Self { saved: Vec::new() };
+        let mut timer = Self { saved: Vec::new(), alarm: None };
         STOP.store(0, Ordering::Relaxed);
         timer.set(libc::SIGINT, libc::SIG_IGN)?;
         timer.set(libc::SIGQUIT, libc::SIG_IGN)?;
@@ -37,7 +38,7 @@ impl Timer {
             timer.set(signal, on_stop as extern "C" fn(i32) as usize)?;
             timer.keep_ignored(signal)?;
         }
-        interval(TICK_MS)?;
+        timer.alarm = Some(Alarm::start(TICK_MS)?);
         Ok(timer)
     }
 
@@ -84,7 +85,7 @@ impl Timer {
 
 impl Drop for Timer {
     fn drop(&mut self) {
-        let _ = interval(0);
+        self.alarm = None;
         // Ignoring it discards a tick that is still on its way, which must not meet what was there before: perhaps death.
         let _ = self.set(libc::SIGALRM, libc::SIG_IGN);
         for (signal, old) in self.saved.iter().rev() {
@@ -94,10 +95,36 @@ impl Drop for Timer {
     }
 }
 
-fn interval(milliseconds: u64) -> io::Result<()> {
-    let every = libc::timeval { tv_sec: 0, tv_usec: milliseconds as i64 * 1000 };
-    let timer = libc::itimerval { it_interval: every, it_value: every };
-    // SAFETY: `timer` outlives the call; the old value is not wanted.
-    let result = unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, ptr::null_mut()) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// A periodic signal to the thread that made it, which is the one that waits for tracees.
+struct Alarm(libc::timer_t);
+
+impl Alarm {
+    fn start(milliseconds: u64) -> io::Result<Self> {
+        let every = libc::timespec { tv_sec: 0, tv_nsec: milliseconds as i64 * 1_000_000 };
+        let interval = libc::itimerspec { it_interval: every, it_value: every };
+        // SAFETY: an all-zero sigevent is valid, and the fields that SIGEV_THREAD_ID needs are set; all structures outlive
+        // the calls; the timer is deleted once, when this is dropped.
+        unsafe {
+            let mut event: libc::sigevent = mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGALRM;
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = ptr::null_mut();
+            if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let alarm = Self(timer);
+            match libc::timer_settime(timer, 0, &interval, ptr::null_mut()) {
+                0 => Ok(alarm),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        // SAFETY: the timer exists and is not used again.
+        unsafe { libc::timer_delete(self.0) };
+    }
 }

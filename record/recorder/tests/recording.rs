@@ -189,16 +189,32 @@ fn time_stamps_are_answered_whatever_sigsegv_does() {
 
 #[test]
 fn what_is_not_supported_ends_the_recording_by_name() {
-    let thread = program(
-        "#include <pthread.h>
-         static void *run(void *p) { return p; }
-         int main(void) { pthread_t t; pthread_create(&t, 0, run, 0); pthread_join(t, 0); }",
-        137,
-    );
-    assert!(thread.outcome.refused.expect("a refusal").contains("thread"));
     let old_call =
         program("int main(void) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(20)); }", 137);
     assert!(old_call.outcome.refused.expect("a refusal").contains("int 0x80"));
+}
+
+#[test]
+fn threads_run_one_at_a_time_and_their_ends_are_told() {
+    let recorded = program(
+        "#include <pthread.h>
+         static volatile long n;
+         static void *run(void *p) { for (long i = 0; i < 60000000; i++) n++; return p; }
+         int main(void) {
+             pthread_t t[3];
+             for (int i = 0; i < 3; i++) pthread_create(&t[i], 0, run, 0);
+             for (int i = 0; i < 3; i++) pthread_join(t[i], 0);
+             return n < 60000000 || n > 180000000;
+         }",
+        0,
+    );
+    assert_eq!(recorded.outcome.refused, None);
+    let threads =
+        |event: &Event| matches!(&event.fact, Fact::Spawn(info) if info.shares && info.pid != info.tid);
+    assert_eq!(recorded.count(threads), 3);
+    assert!(recorded.count(|event| event.stop == Stop::Point) >= 2, "none was preempted");
+    let ended = |event: &Event| matches!(event.fact, Fact::Exit(_)) && event.writes.len() == 1;
+    assert_eq!(recorded.count(ended), 3, "each cleared its thread id");
 }
 
 #[test]
@@ -284,7 +300,7 @@ fn one_mapping_after_the_other_is_recorded() {
 }
 
 #[test]
-fn a_signal_in_user_code_waits_for_the_next_call() {
+fn a_signal_in_user_code_comes_at_a_point() {
     let recorded = program(
         "#include <signal.h>
          #include <sys/time.h>
@@ -302,6 +318,7 @@ fn a_signal_in_user_code_waits_for_the_next_call() {
         0,
     );
     assert!(matches!(recorded.signals(14)[..], [(Stop::None, SignalAction::Handler { .. })]));
+    assert_eq!(recorded.count(|event| matches!(&event.fact, Fact::Point(info) if info.signal == 14)), 1);
 }
 
 #[test]

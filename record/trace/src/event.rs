@@ -360,6 +360,6 @@ pub struct Killed {
     /// Whether the kernel reported a core dump.
     pub core: bool,
     /// Whether it came at an instruction of user code after the task's last event, which no replay can find (a fatal
-    /// asynchronous signal in user code): replay ends the task at its last event.
+    /// SIGKILL while it ran): replay ends the task at its last event.
     pub unlocated: bool,
 }

@@ -1,0 +1,54 @@
+//! Oracle: threads and signals at arbitrary instructions. A recording that checks all writable memory at every execution point replays
+//! to the end, prints the same, and every later replay agrees with what the first one found.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
+use std::path::Path;
+use std::process::Output;
+
+use backstory_oracle::command::{backstory, guest_stderr, shell_code};
+use backstory_oracle::programs;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn succeed(args: &[&str], trace: &Path, what: &str) -> Output {
+    let output = backstory(args).arg(trace).output().unwrap();
+    assert!(output.status.success(), "{what}: {args:?}: {}", text(&output.stderr));
+    output
+}
+
+/// Records the program with whole-memory checks at its points, and replays and indexes it. Returns what it printed.
+#[track_caller]
+fn check(program: &str, code: i32, least_points: usize) -> String {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = programs::folder().join("points").join(format!("{program}.c"));
+    let guest = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    let recorded =
+        backstory(["record", "--paranoid", "-o"]).arg(&trace).arg("--").arg(&guest).output().unwrap();
+    assert_eq!(shell_code(&recorded), code, "{program}: {}", text(&recorded.stderr));
+    succeed(&["check"], &trace, program);
+    let events = text(&succeed(&["dump"], &trace, program).stdout);
+    let points = events.lines().filter(|line| line.contains(" Point ")).count();
+    assert!(points >= least_points, "{program}: only {points} execution points");
+    for turn in ["first replay", "second replay"] {
+        let replayed = succeed(&["replay"], &trace, turn);
+        assert_eq!(text(&replayed.stdout), text(&recorded.stdout), "{program}: {turn}");
+        assert_eq!(guest_stderr(&replayed), guest_stderr(&recorded), "{program}: {turn}");
+    }
+    succeed(&["index"], &trace, program);
+    text(&recorded.stdout)
+}
+
+#[test]
+fn threads_of_every_kind() {
+    let printed = check("threads", 7, 5);
+    assert_eq!(printed, "sum 16000006 guarded 4000 racy plausible\nowner died 1\ndigits 790\nleader gone\n");
+}
+
+#[test]
+fn signals_at_any_instruction() {
+    let printed = check("asynchronous", 128 + 14, 8);
+    assert!(printed.ends_with(" counted\n"), "{printed}");
+}
