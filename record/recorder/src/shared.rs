@@ -1,7 +1,7 @@
 //! Memory that more than this space's own stores can change: writable shared mappings, and the files behind them.
 //!
-//! Spaces that descend from one program share an object by its kept file's id; they take turns at their stops only, so a
-//! replay in event order sees the same contents. What else could change an object is written down or refused.
+//! Spaces share an object by its kept file's id; they take turns at their stops only, so a replay in event order sees the same
+//! contents. What else could change an object is written down or refused.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use guest::{FileId, GuestMemory, GuestRange, Prot, SpaceId};
+use guest::{FileId, GuestMemory, GuestRange, Prot};
 use kernel::{Call, FileName};
 use trace::{Backing, MapOp, MemWrite};
 
@@ -29,8 +29,6 @@ pub(crate) struct Object {
     file: Option<Identity>,
     /// The kept file that stands for it.
     kept: Cell<FileId>,
-    /// The space of the program that mapped it first, or that program's ancestor by fork.
-    unit: SpaceId,
 }
 
 /// A mapping of an object.
@@ -54,7 +52,7 @@ pub(crate) type Opened<'a> = (&'a File, &'a Metadata, &'a str);
 
 /// Notes an anonymous shared mapping.
 pub(crate) fn map_anonymous(task: &Task, range: GuestRange) {
-    let object = Object { file: None, kept: Cell::new(FileId(0)), unit: task.space.unit };
+    let object = Object { file: None, kept: Cell::new(FileId(0)) };
     task.space.shared.borrow_mut().push(SharedMapping { range, object: Rc::new(object), offset: 0 });
 }
 
@@ -71,11 +69,6 @@ pub(crate) fn map_file(
         core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(meta)));
     let object = match live {
         Some(_) if !shared => return Err(mixed(name)),
-        Some(object) if object.unit != task.space.unit => {
-            return Err(StopError::Refused(format!(
-                "{name} mapped shared by programs that were executed separately is not supported"
-            )));
-        }
         Some(object) => object,
         None if !(shared && writable) => {
             let kept = core.sink.writer.keep_file(file, name)?;
@@ -83,9 +76,15 @@ pub(crate) fn map_file(
             follow::map(core, &task.space, known, kept, (range, offset, shared));
             return Ok(vec![of_file(range, prot, false, (kept, offset), name)]);
         }
-        None => new_object(core, task, opened)?,
+        None => new_object(core, opened)?,
     };
     let followers = follow::take_shared(core, &task.space, identity(meta)).map_err(|name| mixed(&name))?;
+    for space in core.spaces.iter().filter_map(Weak::upgrade) {
+        if !Rc::ptr_eq(&space, &task.space) && shows(&space, &object) {
+            space.sharing.set(true);
+            task.space.sharing.set(true);
+        }
+    }
     let kept = object.kept.get();
     let mut ops = vec![of_file(range, prot, true, (kept, offset), name)];
     let readable = Prot { read: true, write: false, exec: false };
@@ -105,9 +104,9 @@ fn mixed(name: &str) -> StopError {
     ))
 }
 
-fn new_object(core: &mut Core, task: &Task, (file, meta, name): Opened<'_>) -> Result<Rc<Object>, StopError> {
+fn new_object(core: &mut Core, (file, meta, name): Opened<'_>) -> Result<Rc<Object>, StopError> {
     let kept = Cell::new(core.sink.writer.keep_anew(file, name)?);
-    let object = Rc::new(Object { file: Some(identity(meta)), kept, unit: task.space.unit });
+    let object = Rc::new(Object { file: Some(identity(meta)), kept });
     core.objects.retain(|weak| weak.strong_count() > 0);
     core.objects.push(Rc::downgrade(&object));
     Ok(object)

@@ -20,8 +20,6 @@ pub(crate) struct Space {
     pub(crate) memory: Memory,
     /// End of the heap.
     pub(crate) brk: Cell<GuestAddr>,
-    /// The space of the program this one descends from by forks alone.
-    pub(crate) unit: SpaceId,
     /// Shared mappings of objects that stores change.
     pub(crate) shared: RefCell<Vec<SharedMapping>>,
     /// Mappings that follow a file which others may change.
@@ -45,13 +43,12 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// A space without shared mappings, in a unit of its own.
+    /// A space without shared mappings.
     pub(crate) fn new(id: SpaceId, owner: HostTid, memory: Memory, brk: GuestAddr) -> Self {
         Self {
             id,
             memory,
             brk: Cell::new(brk),
-            unit: id,
             shared: RefCell::default(),
             followers: RefCell::default(),
             owner,
@@ -95,7 +92,6 @@ impl Space {
     /// Its copy by `fork`.
     pub(crate) fn forked(&self, id: SpaceId, owner: HostTid, memory: Memory) -> Self {
         Self {
-            unit: self.unit,
             shared: self.shared.clone(),
             followers: self.followers.clone(),
             sharing: self.sharing.clone(),

@@ -56,6 +56,29 @@ pub struct Machine {
     pub points: String,
 }
 
+impl Machine {
+    /// What `cpuid` answered (eax, ebx, ecx, edx). Past the last leaf of a range, processors of AMD and Hygon answer zeroes, others as to
+    /// the last basic leaf (Intel SDM, volume 2, CPUID). `None` where the table should have a row and has none.
+    pub fn cpuid(&self, leaf: u32, subleaf: u32) -> Option<[u32; 4]> {
+        let row = |leaf| {
+            let fits = |row: &&CpuidLeaf| row.leaf == leaf && row.subleaf.is_none_or(|s| s == subleaf);
+            self.cpuid.iter().find(fits).map(|row| row.result)
+        };
+        if let Some(answer) = row(leaf) {
+            return Some(answer);
+        }
+        let [last, ebx, _, _] = row(0)?;
+        let base = leaf & 0xffff_0000;
+        let past = row(base).is_none_or(|[last, ..]| leaf > last);
+        let zeroes = matches!(&ebx.to_le_bytes(), b"Auth" | b"Hygo");
+        match past {
+            true if zeroes => Some([0; 4]),
+            true => row(last),
+            false => None,
+        }
+    }
+}
+
 /// One row of the CPUID table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CpuidLeaf {
@@ -102,4 +125,30 @@ pub(crate) struct Trailer {
     pub(crate) summary: Summary,
     /// Every range ever mapped, merged, in order.
     pub(crate) footprint: Vec<guest::GuestRange>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(vendor: &[u8; 4]) -> Machine {
+        let row = |leaf, subleaf, eax| CpuidLeaf { leaf, subleaf, result: [eax, 0, 0, 0] };
+        let first = CpuidLeaf { result: [7, u32::from_le_bytes(*vendor), 0, 0], ..row(0, None, 0) };
+        let cpuid =
+            vec![first, row(1, None, 11), row(4, Some(1), 41), row(7, Some(0), 70), row(7, Some(2), 72)];
+        Machine { cpuid, ..Machine::default() }
+    }
+
+    #[test]
+    fn leaves_past_the_last_are_answered_by_the_vendors_rule() {
+        let (amd, intel) = (machine(b"Auth"), machine(b"Genu"));
+        for machine in [&amd, &intel] {
+            assert_eq!(machine.cpuid(1, 9), Some([11, 0, 0, 0]));
+            assert_eq!(machine.cpuid(4, 1), Some([41, 0, 0, 0]));
+            assert_eq!(machine.cpuid(5, 0), None, "it should be in the table");
+        }
+        assert_eq!(amd.cpuid(0x1e, 0), Some([0; 4]));
+        assert_eq!(intel.cpuid(0x1e, 2), Some([72, 0, 0, 0]));
+        assert_eq!(amd.cpuid(0x8000_0000, 0), Some([0; 4]));
+    }
 }

@@ -170,6 +170,17 @@ impl Space {
         Ok(space)
     }
 
+    /// A new space (as [`Space::new`]) in which a shared mapping of an object that `peer` shows too shows the same memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::new`].
+    pub fn new_beside(config: &Config, peer: &Self) -> Result<Self, NewError> {
+        let mut space = Self::new(config)?;
+        space.objects = Rc::clone(&peer.objects);
+        Ok(space)
+    }
+
     /// Maps this space's slot into its process.
     fn map_slot(&mut self) -> Result<(), HostError> {
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;

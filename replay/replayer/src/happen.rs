@@ -118,8 +118,11 @@ impl Replay {
     }
 
     fn new_space(&mut self, id: SpaceId) -> Result<(), ReplayError> {
-        let space = Space::new(&self.config).map_err(|source| ReplayError::New { space: id, source })?;
-        self.add_space(id, space)
+        let made = match self.live.spaces().next() {
+            Some((_, peer)) => Space::new_beside(&self.config, peer),
+            None => Space::new(&self.config),
+        };
+        self.add_space(id, made.map_err(|source| ReplayError::New { space: id, source })?)
     }
 
     fn add_space(&mut self, id: SpaceId, mut space: Space) -> Result<(), ReplayError> {

@@ -168,13 +168,11 @@ impl Replay {
         let (_, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event })??;
         let mut regs = space.registers();
         let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
-        let table = &self.trace.header().machine.cpuid;
-        let row = table.iter().find(|row| row.leaf == leaf && row.subleaf.is_none_or(|s| s == subleaf));
-        let Some(row) = row else {
+        let Some(answer) = self.trace.header().machine.cpuid(leaf, subleaf) else {
             let pc = regs.pc();
             return Err(self.diverged(Difference::NotRecorded { name: "cpuid", pc }));
         };
-        [regs.rax, regs.rbx, regs.rcx, regs.rdx] = row.result.map(u64::from);
+        [regs.rax, regs.rbx, regs.rcx, regs.rdx] = answer.map(u64::from);
         regs.rip = regs.rip.wrapping_add(CPUID_LEN);
         space.set_registers(&regs);
         self.cursor.moment.0 += 1;

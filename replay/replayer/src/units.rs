@@ -1,21 +1,23 @@
 //! Replay units: an exec'ed image and everything up to the next exec of its tasks. A forked child belongs to its parent's
-//! unit. Units replay independently of each other.
+//! unit, and images that map the same memory shared are one unit. Units replay independently of each other.
 
 use std::collections::HashMap;
 
-use guest::{EventId, SpaceId, TaskId};
-use trace::{Event, Fact, ReadError, Trace};
+use guest::{EventId, FileId, SpaceId, TaskId};
+use trace::{Backing, Event, Fact, MapOp, ReadError, Trace};
 
 /// A replay unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unit {
     /// The exec event it begins with.
     pub first: EventId,
-    /// The task that executed it.
+    /// Other exec events whose images are in it, in order.
+    pub others: Vec<EventId>,
+    /// The task that executed the first.
     pub task: TaskId,
-    /// The space it made.
+    /// The space that made.
     pub space: SpaceId,
-    /// The executable's path.
+    /// The first executable's path.
     pub exe: String,
     /// Number of its events.
     pub events: u64,
@@ -24,13 +26,17 @@ pub struct Unit {
 /// The units of a recording, in order of their first events.
 pub fn units(trace: &Trace) -> Result<Vec<Unit>, ReadError> {
     let mut units: Vec<Unit> = Vec::new();
+    let mut joined = Joined::default();
     let mut of_task: HashMap<TaskId, usize> = HashMap::new();
+    let mut shown: HashMap<FileId, usize> = HashMap::new();
     for item in trace.events() {
         let (id, event) = item?;
         if let Fact::Exec(info) = &event.fact {
             of_task.insert(event.task, units.len());
+            joined.add();
             units.push(Unit {
                 first: id,
+                others: Vec::new(),
                 task: event.task,
                 space: event.space,
                 exe: info.exe.clone(),
@@ -42,14 +48,64 @@ pub fn units(trace: &Trace) -> Result<Vec<Unit>, ReadError> {
         if let Fact::Spawn(info) = &event.fact {
             of_task.insert(info.child, unit);
         }
+        for file in event.maps.iter().filter_map(shared_file) {
+            joined.join(unit, *shown.entry(file).or_insert(unit));
+        }
     }
-    Ok(units)
+    let mut whole: Vec<Unit> = Vec::new();
+    let mut place: HashMap<usize, usize> = HashMap::new();
+    for (at, unit) in units.into_iter().enumerate() {
+        let root = joined.root(at);
+        match place.get(&root) {
+            Some(&known) => {
+                whole[known].others.push(unit.first);
+                whole[known].events += unit.events;
+            }
+            None => {
+                place.insert(root, whole.len());
+                whole.push(unit);
+            }
+        }
+    }
+    Ok(whole)
+}
+
+/// The kept file that stands for memory which others may show, too.
+fn shared_file(op: &MapOp) -> Option<FileId> {
+    match *op {
+        MapOp::Map { shared: true, backing: Backing::File { file, .. }, .. } => Some(file),
+        _ => None,
+    }
+}
+
+/// Which images are in one unit: each points to another of its unit, or to itself.
+#[derive(Default)]
+struct Joined {
+    to: Vec<usize>,
+}
+
+impl Joined {
+    fn add(&mut self) {
+        self.to.push(self.to.len());
+    }
+
+    fn root(&self, mut at: usize) -> usize {
+        while self.to[at] != at {
+            at = self.to[at];
+        }
+        at
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.root(a), self.root(b));
+        self.to[a.max(b)] = a.min(b);
+    }
 }
 
 /// Follows which tasks are in one unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
-    first: EventId,
+    execs: Vec<EventId>,
     tasks: Vec<TaskId>,
 }
 
@@ -66,19 +122,25 @@ pub(crate) enum Belongs {
 
 impl Members {
     pub(crate) fn new(unit: &Unit) -> Self {
-        Self { first: unit.first, tasks: Vec::new() }
+        let execs = std::iter::once(unit.first).chain(unit.others.iter().copied()).collect();
+        Self { execs, tasks: Vec::new() }
     }
 
-    /// Whether no task is left, so that no event can be the unit's any more.
+    /// Whether no task is left or to come, so that no event can be the unit's any more.
     pub(crate) fn is_over(&self, next: EventId) -> bool {
-        next > self.first && self.tasks.is_empty()
+        self.execs.last().is_none_or(|&last| next > last) && self.tasks.is_empty()
     }
 
     /// What the event is, and takes it in. Events come in order, beginning with the unit's first.
     pub(crate) fn follow(&mut self, id: EventId, event: &Event) -> Belongs {
         let member = self.tasks.contains(&event.task);
         match &event.fact {
-            Fact::Exec(_) if id == self.first => self.tasks.push(event.task),
+            Fact::Exec(_) if self.execs.contains(&id) => {
+                if !member {
+                    self.tasks.push(event.task);
+                }
+                return Belongs::Yes;
+            }
             Fact::Exec(_) if member => {
                 self.tasks.retain(|&task| task != event.task);
                 return Belongs::Leaves;
@@ -87,6 +149,6 @@ impl Members {
             Fact::Exit(_) => self.tasks.retain(|&task| task != event.task),
             _ => {}
         }
-        if member || id == self.first { Belongs::Yes } else { Belongs::No }
+        if member { Belongs::Yes } else { Belongs::No }
     }
 }

@@ -52,3 +52,9 @@ fn signals_at_any_instruction() {
     let printed = check("asynchronous", 128 + 14, 8);
     assert!(printed.ends_with(" counted\n"), "{printed}");
 }
+
+#[test]
+fn programs_that_share_memory_are_one_unit() {
+    let printed = check("shared", 0, 20);
+    assert_eq!(printed, "sum 780 status 5\n");
+}

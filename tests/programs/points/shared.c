@@ -1,0 +1,45 @@
+// Two programs, executed separately, that hand a counter to and fro in a file both map shared, at different addresses, without any call.
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ROUNDS = 40 };
+
+static volatile long *view(const char *name) {
+    int fd = open(name, O_RDWR);
+    return mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
+static int peer(const char *name) {
+    mmap(0, 5 << 12, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    volatile long *shared = view(name);
+    for (long i = 0; i < ROUNDS; i++) {
+        while (shared[0] != 2 * i + 1);
+        shared[1] += i;
+        shared[0] = 2 * i + 2;
+    }
+    return 5;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2) return peer(argv[1]);
+    char name[] = "/tmp/sharedXXXXXX";
+    ftruncate(mkstemp(name), 4096);
+    volatile long *shared = view(name);
+    int status;
+    if (!fork()) {
+        execl(argv[0], argv[0], name, (char *)0);
+        _exit(9);
+    }
+    for (long i = 0; i < ROUNDS; i++) {
+        shared[0] = 2 * i + 1;
+        while (shared[0] != 2 * i + 2);
+    }
+    wait(&status);
+    unlink(name);
+    printf("sum %ld status %d\n", shared[1], WEXITSTATUS(status));
+    return 0;
+}
