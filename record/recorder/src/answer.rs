@@ -17,6 +17,8 @@ pub(crate) struct Guise {
     dumpable: i64,
     tsc: i64,
     no_new_privs: i64,
+    /// Whether `cpuid` runs, rather than raise a SIGSEGV that the guest sees.
+    cpuid: bool,
     /// The processors it believes it may run on, as a bit mask.
     pub(crate) affinity: Vec<u8>,
 }
@@ -26,17 +28,23 @@ impl Guise {
     pub(crate) fn of_command(affinity: Vec<u8>) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let no_new_privs = status.lines().any(|line| line.split_whitespace().eq(["NoNewPrivs:", "1"]));
-        Self { dumpable: 1, tsc: TSC_ENABLE, no_new_privs: i64::from(no_new_privs), affinity }
+        Self { dumpable: 1, tsc: TSC_ENABLE, no_new_privs: i64::from(no_new_privs), cpuid: true, affinity }
     }
 
     /// A new program starts afresh in what exec resets.
     pub(crate) fn exec(&mut self) {
         self.dumpable = 1;
+        self.cpuid = true;
     }
 
     /// Whether `rdtsc` is to raise a SIGSEGV that the guest sees.
     pub(crate) fn tsc_faults(&self) -> bool {
         self.tsc == TSC_SIGSEGV
+    }
+
+    /// The same of `cpuid`.
+    pub(crate) fn cpuid_faults(&self) -> bool {
+        !self.cpuid
     }
 }
 
@@ -67,7 +75,12 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
         Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
         Answer::GetAffinity if affinity::concerns_guest(core, args[0]) => get_affinity(task, args),
         Answer::SetAffinity if affinity::concerns_guest(core, args[0]) => set_affinity(task, args),
-        // Of tasks that are not recorded the kernel tells, and `cpuid` is not trapped.
+        Answer::GetCpuid if core.cpuid.is_some() => i64::from(guise.cpuid),
+        Answer::SetCpuid if core.cpuid.is_some() => {
+            guise.cpuid = args[1] != 0;
+            0
+        }
+        // Of tasks that are not recorded, and of traps that the processor does not have, the kernel tells.
         Answer::GetAffinity | Answer::SetAffinity | Answer::GetCpuid | Answer::SetCpuid => return None,
     })
 }

@@ -7,6 +7,7 @@
 //! - `command`: from the words typed to a program that can be executed
 //! - `launch`, `filter`: the first process and its seccomp filter
 //! - `header`, `machine`: what the header says about the command and this machine
+//! - `cpuid`: what it answers, and trapping it
 //! - `session`: the main loop: what was reported, by whom, and what follows
 //! - `turn`: who runs, who waits
 //! - `task`: tasks and spaces
@@ -27,6 +28,7 @@ mod affinity;
 mod answer;
 mod api;
 mod command;
+mod cpuid;
 mod ending;
 mod exec;
 mod exit;

@@ -58,8 +58,7 @@ pub(crate) fn on_signal(
     let regs = stopped.registers()?;
     if signal == libc::SIGSEGV
         && si_code(&info) == SI_KERNEL
-        && !task.guise.tsc_faults()
-        && let Some(kind) = trap::trapped(task, &regs)
+        && let Some(kind) = trap::trapped(core, task, &regs)
     {
         return trap::on_trapped(core, task, stopped, regs, kind);
     }
