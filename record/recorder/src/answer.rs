@@ -16,6 +16,9 @@ const TSC_SIGSEGV: i64 = 2;
 pub(crate) struct Guise {
     dumpable: i64,
     tsc: i64,
+    no_new_privs: i64,
+    /// Whether `cpuid` runs, rather than raise a SIGSEGV that the guest sees.
+    cpuid: bool,
     /// The processors it believes it may run on, as a bit mask.
     pub(crate) affinity: Vec<u8>,
 }
@@ -23,22 +26,25 @@ pub(crate) struct Guise {
 impl Guise {
     /// Of a command that this process starts.
     pub(crate) fn of_command(affinity: Vec<u8>) -> Self {
-        Self { dumpable: 1, tsc: TSC_ENABLE, affinity }
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let no_new_privs = status.lines().any(|line| line.split_whitespace().eq(["NoNewPrivs:", "1"]));
+        Self { dumpable: 1, tsc: TSC_ENABLE, no_new_privs: i64::from(no_new_privs), cpuid: true, affinity }
     }
 
     /// A new program starts afresh in what exec resets.
     pub(crate) fn exec(&mut self) {
         self.dumpable = 1;
-    }
-
-    /// Strict mode takes the time stamp counter away.
-    pub(crate) fn forbid_tsc(&mut self) {
-        self.tsc = TSC_SIGSEGV;
+        self.cpuid = true;
     }
 
     /// Whether `rdtsc` is to raise a SIGSEGV that the guest sees.
     pub(crate) fn tsc_faults(&self) -> bool {
         self.tsc == TSC_SIGSEGV
+    }
+
+    /// The same of `cpuid`.
+    pub(crate) fn cpuid_faults(&self) -> bool {
+        !self.cpuid
     }
 }
 
@@ -60,17 +66,21 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
             guise.tsc = args[1] as i64;
             0
         }
-        Answer::GetSeccomp => task.sandbox.mode(),
-        Answer::GetNoNewPrivs => i64::from(task.sandbox.no_new_privs()),
+        Answer::GetSeccomp => 0,
+        Answer::GetNoNewPrivs => guise.no_new_privs,
         Answer::SetNoNewPrivs if args[1..5] == [1, 0, 0, 0] => {
-            task.sandbox.forbid_new_privs();
-            // Filters need it after privileges were dropped.
-            return None;
+            guise.no_new_privs = 1;
+            0
         }
         Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
         Answer::GetAffinity if affinity::concerns_guest(core, args[0]) => get_affinity(task, args),
         Answer::SetAffinity if affinity::concerns_guest(core, args[0]) => set_affinity(task, args),
-        // Of tasks that are not recorded the kernel tells, and `cpuid` is not trapped.
+        Answer::GetCpuid if core.cpuid.is_some() => i64::from(guise.cpuid),
+        Answer::SetCpuid if core.cpuid.is_some() => {
+            guise.cpuid = args[1] != 0;
+            0
+        }
+        // Of tasks that are not recorded, and of traps that the processor does not have, the kernel tells.
         Answer::GetAffinity | Answer::SetAffinity | Answer::GetCpuid | Answer::SetCpuid => return None,
     })
 }

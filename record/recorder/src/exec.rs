@@ -8,9 +8,9 @@ use trace::{Event, Fact};
 
 use crate::answer::Guise;
 use crate::api::RecordError;
+use crate::cpuid;
 use crate::image;
 use crate::procfs;
-use crate::seccomp::Sandbox;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Space, Task};
@@ -26,9 +26,7 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
     // Of no account: the exec event, the first of all, makes the space that is recorded.
     let space = Space::new(SpaceId(0), host, memory, GuestAddr(0));
     space.join(false);
-    let mut task = Task::new(id, (host, host), Rc::new(space), Guise::of_command(affinity));
-    task.sandbox = Sandbox::of_command();
-    Ok(task)
+    Ok(Task::new(id, (host, host), Rc::new(space), Guise::of_command(affinity)))
 }
 
 /// At `PTRACE_EVENT_EXEC`, the kernel still inside `execve`: goes on to its end, prepares the space, writes the event.
@@ -45,7 +43,7 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     }
     let memory = Memory::open(task.host)
         .map_err(|source| RecordError::System { what: "cannot open the memory of a tracee", source })?;
-    stopped = prepare_space(stopped, &memory, &raw)?;
+    stopped = prepare_space(core, stopped, &memory, &raw)?;
     let raw = Registers { orig_rax: u64::MAX, ..raw };
     stopped.set_registers(&raw)?;
 
@@ -86,8 +84,13 @@ fn to_exit(stopped: Stopped) -> Result<Stopped, StopError> {
     }
 }
 
-/// Maps the page of ours and removes the kernel's mappings. All signals wait meanwhile.
-fn prepare_space(mut stopped: Stopped, memory: &Memory, raw: &Registers) -> Result<Stopped, StopError> {
+/// Maps the page of ours, removes the kernel's mappings, and has `cpuid` trapped, which exec ended. All signals wait meanwhile.
+fn prepare_space(
+    core: &Core,
+    mut stopped: Stopped,
+    memory: &Memory,
+    raw: &Registers,
+) -> Result<Stopped, StopError> {
     let tid = stopped.tid();
     let mask = stopped.signal_mask()?;
     stopped.set_signal_mask(u64::MAX)?;
@@ -118,6 +121,15 @@ fn prepare_space(mut stopped: Stopped, memory: &Memory, raw: &Registers) -> Resu
         stopped = stopped_again;
         if result != 0 {
             return Err(StopError::bug("the vDSO cannot be unmapped".into()));
+        }
+    }
+    if core.cpuid.is_some() {
+        let args = [cpuid::SET_CPUID, 0, 0, 0, 0, 0];
+        let (stopped_again, result) =
+            make_call(stopped, GuestAddr(abi::SYSCALL), libc::SYS_arch_prctl as u64, args)?;
+        stopped = stopped_again;
+        if result != 0 {
+            return Err(StopError::bug("cpuid cannot be trapped in a new program".into()));
         }
     }
     stopped.set_signal_mask(mask)?;

@@ -265,12 +265,12 @@ pub(crate) fn changed(
     let current = |follower: &Follower| !Rc::ptr_eq(&follower.file, &file) || follower.seen == before;
     match extent {
         Some(extent) if !grows && task.space.followers.borrow().iter().all(current) => {
-            let writes = put(core, &task.space, &file, extent)?;
+            let writes = put(core, task, &file, extent)?;
             Ok(Changes { maps: Vec::new(), writes })
         }
         _ => {
             let mut changes = Changes::default();
-            renew(core, &task.space, &file, &mut changes)?;
+            renew(core, task, &file, &mut changes)?;
             Ok(changes)
         }
     }
@@ -287,7 +287,7 @@ pub(crate) fn caught_up(core: &mut Core, task: &Task) -> Result<Changes, StopErr
         let file =
             task.space.followers.borrow().iter().find(behind).map(|follower| Rc::clone(&follower.file));
         let Some(file) = file else { return Ok(changes) };
-        renew(core, &task.space, &file, &mut changes)?;
+        renew(core, task, &file, &mut changes)?;
     }
 }
 
@@ -298,12 +298,12 @@ fn cannot_keep(file: &Followed, error: &dyn std::fmt::Display) -> StopError {
 /// The bytes of an extent of the file, in those pages that are not private copies.
 fn put(
     core: &mut Core,
-    space: &Space,
+    task: &Task,
     file: &Rc<Followed>,
     (start, end): (u64, u64),
 ) -> Result<Vec<MemWrite>, StopError> {
     let mut writes = Vec::new();
-    for follower in space.followers.borrow_mut().iter_mut() {
+    for follower in task.space.followers.borrow_mut().iter_mut() {
         if !Rc::ptr_eq(&follower.file, file) {
             continue;
         }
@@ -315,9 +315,9 @@ fn put(
         }
         let at = |offset: u64| follower.range.start.wrapping_add(offset - first);
         let changed = GuestRange { start: at(from), end: at(to) };
-        for page in pages_of_file(space, changed.pages())? {
+        for page in pages_of_file(task, changed.pages())? {
             let part = page.intersect(changed);
-            let bytes = space.memory.read_vec(part.start, part.len() as usize)?;
+            let bytes = task.space.memory.read_vec(part.start, part.len() as usize)?;
             writes.push(MemWrite { addr: part.start, data: image::data(bytes, &mut core.sink.writer)? });
         }
     }
@@ -325,29 +325,24 @@ fn put(
 }
 
 /// The runs of pages in a range that are no private copies.
-fn pages_of_file(space: &Space, range: GuestRange) -> Result<Vec<GuestRange>, StopError> {
-    Ok(gaps(range, own_pages(space, range)?).collect())
+fn pages_of_file(task: &Task, range: GuestRange) -> Result<Vec<GuestRange>, StopError> {
+    Ok(gaps(range, own_pages(task, range)?).collect())
 }
 
-fn own_pages(space: &Space, range: GuestRange) -> Result<Vec<GuestRange>, StopError> {
-    Ok(procfs::own_pages(space.owner, range).map_err(image::ImageError::Proc)?)
+fn own_pages(task: &Task, range: GuestRange) -> Result<Vec<GuestRange>, StopError> {
+    Ok(procfs::own_pages(task.host, range).map_err(image::ImageError::Proc)?)
 }
 
 /// Makes all of a space's mappings of a file anew from the file as it is, private copies as they are.
-fn renew(
-    core: &mut Core,
-    space: &Space,
-    file: &Rc<Followed>,
-    changes: &mut Changes,
-) -> Result<(), StopError> {
+fn renew(core: &mut Core, task: &Task, file: &Rc<Followed>, changes: &mut Changes) -> Result<(), StopError> {
     let version = file.version.get();
     if file.kept.get().1 != version {
         let (kept, len) = keep(core, file).map_err(|error| cannot_keep(file, &error))?;
         file.kept.set((kept, version, len.div_ceil(PAGE_SIZE)));
     }
     let (kept, ..) = file.kept.get();
-    let maps = procfs::maps(space.owner).map_err(image::ImageError::Proc)?;
-    for follower in space.followers.borrow_mut().iter_mut() {
+    let maps = procfs::maps(task.host).map_err(image::ImageError::Proc)?;
+    for follower in task.space.followers.borrow_mut().iter_mut() {
         if !Rc::ptr_eq(&follower.file, file) {
             continue;
         }
@@ -356,8 +351,8 @@ fn renew(
             let range = piece.range.intersect(follower.range);
             let offset = follower.part(range).offset;
             changes.maps.push(of_file(range, piece.prot, false, (kept, offset), &file.name));
-            for pages in own_pages(space, range)? {
-                copy_readable(core, space, pages, &mut changes.writes)?;
+            for pages in own_pages(task, range)? {
+                copy_readable(core, &task.space, pages, &mut changes.writes)?;
             }
         }
     }

@@ -6,8 +6,8 @@
 //! - `api`: [`record`], its options, outcome and errors
 //! - `command`: from the words typed to a program that can be executed
 //! - `launch`, `filter`: the first process and its seccomp filter
-//! - `seccomp`, `bpf`: filters of the guest's own
 //! - `header`, `machine`: what the header says about the command and this machine
+//! - `cpuid`: what it answers, and trapping it
 //! - `session`: the main loop: what was reported, by whom, and what follows
 //! - `turn`: who runs, who waits
 //! - `task`: tasks and spaces
@@ -27,8 +27,8 @@
 mod affinity;
 mod answer;
 mod api;
-mod bpf;
 mod command;
+mod cpuid;
 mod ending;
 mod exec;
 mod exit;
@@ -44,7 +44,6 @@ mod pages;
 mod paranoid;
 mod point;
 mod procfs;
-mod seccomp;
 mod session;
 mod shared;
 mod signal;

@@ -1,60 +1,28 @@
 //! What the header says about this machine: kernel, processor, what `cpuid` answers.
 #![expect(unsafe_code, reason = "xgetbv")]
 
-use std::arch::x86_64::__cpuid_count;
-
 use trace::{CpuidLeaf, Machine};
+
+use crate::cpuid;
 
 /// Describes the machine this thread (already pinned to a processor) runs on.
 pub(crate) fn describe() -> Machine {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cpuid = table();
+    let trapped = cpuid::can_be_trapped();
+    let mut cpuid = cpuid::table();
+    let (cpu, xcr0) = (brand(&cpuid), xcr0(&cpuid));
+    if trapped {
+        cpuid::hide(&mut cpuid);
+    }
     Machine {
         kernel: kernel.trim().to_owned(),
-        cpu: brand(&cpuid),
-        xcr0: xcr0(&cpuid),
-        cpuid_trapped: false,
+        cpu,
+        xcr0,
+        cpuid_trapped: trapped,
         tsc_trapped: true,
         cpuid,
         points: "state".into(),
     }
-}
-
-fn query(leaf: u32, subleaf: u32) -> [u32; 4] {
-    let result = __cpuid_count(leaf, subleaf);
-    [result.eax, result.ebx, result.ecx, result.edx]
-}
-
-/// Leaves whose answer depends on ecx, and how many subleaves to keep (more are listed than there are: those answer
-/// zeroes).
-fn subleaves(leaf: u32) -> u32 {
-    match leaf {
-        4 | 0x8000_001d => 8,
-        0xb | 0x1f => 6,
-        0xd => 64,
-        7 | 0xf | 0x10 | 0x14 | 0x17 | 0x18 | 0x1b | 0x1d | 0x1e | 0x20 | 0x23 | 0x24 => 4,
-        0x12 => 8,
-        _ => 0,
-    }
-}
-
-fn table() -> Vec<CpuidLeaf> {
-    let mut rows = Vec::new();
-    for base in [0, 0x4000_0000, 0x8000_0000u32] {
-        let last = query(base, 0)[0];
-        let last = if (base..base + 0x100).contains(&last) { last } else { base };
-        for leaf in base..=last {
-            match subleaves(leaf) {
-                0 => rows.push(CpuidLeaf { leaf, subleaf: None, result: query(leaf, 0) }),
-                count => rows.extend((0..count).map(|subleaf| CpuidLeaf {
-                    leaf,
-                    subleaf: Some(subleaf),
-                    result: query(leaf, subleaf),
-                })),
-            }
-        }
-    }
-    rows
 }
 
 fn find(rows: &[CpuidLeaf], leaf: u32) -> Option<&CpuidLeaf> {

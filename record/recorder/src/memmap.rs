@@ -68,7 +68,7 @@ fn failed(task: &Task, kind: MapCall, call: &Call) -> Result<Vec<MapOp>, StopErr
             continue;
         };
         let range = GuestRange { start, end }.pages();
-        let maps = procfs::maps(task.space.owner).map_err(ImageError::Proc)?;
+        let maps = procfs::maps(task.host).map_err(ImageError::Proc)?;
         let pieces: Vec<(GuestRange, Prot)> = maps
             .iter()
             .filter(|piece| piece.range.overlaps(range))
@@ -80,7 +80,7 @@ fn failed(task: &Task, kind: MapCall, call: &Call) -> Result<Vec<MapOp>, StopErr
             }
             MapCall::Discard | MapCall::DiscardLater => {
                 for (piece, _) in pieces {
-                    let own = procfs::own_pages(task.space.owner, piece).map_err(ImageError::Proc)?;
+                    let own = procfs::own_pages(task.host, piece).map_err(ImageError::Proc)?;
                     ops.extend(gaps(piece, own).map(|range| MapOp::Discard { range }));
                 }
             }

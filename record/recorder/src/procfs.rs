@@ -52,9 +52,6 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 
 /// The pages of `range` that hold contents of their own (written, or copied on write), merged into ranges.
 pub(crate) fn own_pages(tid: HostTid, range: GuestRange) -> io::Result<Vec<GuestRange>> {
-    const PRESENT: u64 = 1 << 63;
-    const SWAPPED: u64 = 1 << 62;
-    const FILE_OR_SHARED: u64 = 1 << 61;
     const CHUNK: u64 = 8192;
     let file = File::open(format!("/proc/{tid}/pagemap"))?;
     let mut found: Vec<GuestRange> = Vec::new();
@@ -69,7 +66,7 @@ pub(crate) fn own_pages(tid: HostTid, range: GuestRange) -> io::Result<Vec<Guest
         }
         for entry in bytes[..got * 8].as_chunks::<8>().0 {
             let entry = u64::from_le_bytes(*entry);
-            if entry & (PRESENT | SWAPPED) != 0 && entry & FILE_OR_SHARED == 0 {
+            if is_own(tid, &file, page, entry) {
                 let here = GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE);
                 match found.last_mut() {
                     Some(last) if last.end == here.start => last.end = here.end,
@@ -80,6 +77,23 @@ pub(crate) fn own_pages(tid: HostTid, range: GuestRange) -> io::Result<Vec<Guest
         }
     }
     Ok(found)
+}
+
+/// Whether a page with this entry in the pagemap is a private copy. Write tracking leaves entries for pages of files that are not
+/// there, which look as if they were swapped out: reading the page brings in what it is.
+fn is_own(tid: HostTid, pagemap: &File, page: u64, entry: u64) -> bool {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    const FILE_OR_SHARED: u64 = 1 << 61;
+    let own = |entry: u64| entry & (PRESENT | SWAPPED) != 0 && entry & FILE_OR_SHARED == 0;
+    if !own(entry) || entry & PRESENT != 0 {
+        return own(entry);
+    }
+    let mut word = [0; 8];
+    let brought_in = File::open(format!("/proc/{tid}/mem"))
+        .and_then(|memory| memory.read_exact_at(&mut word[..1], page * PAGE_SIZE))
+        .and_then(|()| pagemap.read_exact_at(&mut word, page * 8));
+    brought_in.is_ok() && own(u64::from_le_bytes(word))
 }
 
 /// Whether a task sleeps in the kernel (states S and D of `/proc/PID/stat`). A task that is gone does not.
@@ -130,17 +144,6 @@ pub(crate) fn link(tid: HostTid, name: &str) -> String {
 
 /// A signal set of `/proc/PID/status` (`SigCgt`, `SigIgn`, ...), bit `n - 1` for signal `n`.
 pub(crate) fn signal_set(tid: HostTid, name: &str) -> u64 {
-    status_set(tid, name)
-}
-
-/// Whether a task has `CAP_SYS_ADMIN`.
-pub(crate) fn may_administer(tid: HostTid) -> bool {
-    const SYS_ADMIN: u32 = 21;
-    status_set(tid, "CapEff") & 1 << SYS_ADMIN != 0
-}
-
-/// A line of `/proc/PID/status` that holds a set, 0 if there is none.
-fn status_set(tid: HostTid, name: &str) -> u64 {
     let text = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines()

@@ -9,11 +9,12 @@ use std::rc::Weak;
 
 use guest::{SpaceId, TaskId};
 use ptrace::{HostTid, PtraceEvent, Report, Stopped, Waited};
-use trace::{Event, Fact, Killed, Status, Summary, TraceWriter};
+use trace::{Event, Fact, Killed, Machine, Status, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
 use crate::command::Prepared;
+use crate::cpuid::Trapping;
 use crate::ending::{Ending, Requests};
 use crate::output::Streams;
 use crate::shared::Object;
@@ -36,6 +37,8 @@ pub(crate) struct Core {
     /// What paranoia found.
     pub(crate) unexplained: Vec<String>,
     pub(crate) timer: Timer,
+    /// What `cpuid` is answered, where it is trapped.
+    pub(crate) cpuid: Option<Machine>,
     /// Requests to end the recording.
     pub(crate) requests: Requests,
     /// What shared mappings show, while anything does.
@@ -104,12 +107,13 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     let pinned = affinity::pin()?;
     let started = std::time::Instant::now();
     let header = header::make(prepared)?;
+    let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
     let tid = first.tid();
     let begun = TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|writer| {
         let timer = Timer::start()
             .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-        Ok(Session::new(writer, timer, options, tid))
+        Ok(Session::new(writer, timer, answers, options, tid))
     });
     let mut session = match begun {
         Ok(session) => session,
@@ -119,7 +123,9 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
             return Err(error);
         }
     };
+    let trapping = Trapping::begin(session.core.cpuid.is_some());
     let result = session.record(first, &pinned);
+    drop(trapping);
     if let Err(error) = result {
         session.kill_all();
         session.reap();
@@ -130,13 +136,20 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
 }
 
 impl Session {
-    fn new(writer: TraceWriter, timer: Timer, options: &Options, first: HostTid) -> Self {
+    fn new(
+        writer: TraceWriter,
+        timer: Timer,
+        cpuid: Option<Machine>,
+        options: &Options,
+        first: HostTid,
+    ) -> Self {
         let core = Core {
             sink: Sink::new(writer),
             streams: Streams::ours(),
             paranoid: options.paranoid,
             unexplained: Vec::new(),
             timer,
+            cpuid,
             requests: Requests::default(),
             objects: Vec::new(),
             follow: follow::Files::inherited(first),

@@ -1,23 +1,25 @@
-//! Instructions that are answered by the recorder: `rdtsc`, `rdtscp`, and calls of the vsyscall page.
+//! Instructions that are answered by the recorder: `rdtsc`, `rdtscp`, `cpuid`, and calls of the vsyscall page.
 
 use guest::{GuestAddr, GuestMemory, Registers};
 use kernel::Call;
 use ptrace::{PtraceEvent, Report, Running, Stopped};
 use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
 
+use crate::cpuid;
 use crate::exec;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Task};
 
-/// The trapped instruction at the pc, if it is one.
-pub(crate) fn trapped(task: &Task, regs: &Registers) -> Option<Trapped> {
+/// The trapped instruction at the pc, if it is one whose trap the guest did not ask for.
+pub(crate) fn trapped(core: &Core, task: &Task, regs: &Registers) -> Option<Trapped> {
     let mut bytes = [0; 3];
     let memory = &task.space.memory;
     let read = memory.read_some(regs.pc(), &mut bytes);
     match bytes[..read] {
-        [0x0f, 0x31, ..] => Some(Trapped::Rdtsc),
-        [0x0f, 0x01, 0xf9] => Some(Trapped::Rdtscp),
+        [0x0f, 0x31, ..] if !task.guise.tsc_faults() => Some(Trapped::Rdtsc),
+        [0x0f, 0x01, 0xf9] if !task.guise.tsc_faults() => Some(Trapped::Rdtscp),
+        [0x0f, 0xa2, ..] if core.cpuid.is_some() && !task.guise.cpuid_faults() => Some(Trapped::Cpuid),
         _ => None,
     }
 }
@@ -33,13 +35,7 @@ pub(crate) fn on_trapped(
     const RESUME_FLAG: u64 = 1 << 16;
     let before = Registers { orig_rax: u64::MAX, eflags: regs.eflags & !RESUME_FLAG, ..regs };
     let mut after = before;
-    let (length, tsc, aux) = answer(kind);
-    after.rip = after.rip.wrapping_add(length);
-    after.rax = tsc & 0xffff_ffff;
-    after.rdx = tsc >> 32;
-    if let Some(aux) = aux {
-        after.rcx = u64::from(aux);
-    }
+    answer(core, kind, &mut after);
     stopped.set_registers(&after)?;
     let stop = Stop::Instruction(kind);
     core.sink.event(&Event {
@@ -52,14 +48,24 @@ pub(crate) fn on_trapped(
     Ok((stopped, Resume::Cont(0)))
 }
 
-/// Length of the instruction, time stamp, and `TSC_AUX` where it is given.
-fn answer(kind: Trapped) -> (u64, u64, Option<u32>) {
-    match kind {
-        Trapped::Rdtsc | Trapped::Cpuid => (2, time_stamp().0, None),
-        Trapped::Rdtscp => {
-            let (tsc, aux) = time_stamp();
-            (3, tsc, Some(aux))
-        }
+/// Puts into the registers what the instruction would.
+fn answer(core: &Core, kind: Trapped, regs: &mut Registers) {
+    let length = match kind {
+        Trapped::Rdtsc | Trapped::Cpuid => 2,
+        Trapped::Rdtscp => 3,
+    };
+    regs.rip = regs.rip.wrapping_add(length);
+    if kind == Trapped::Cpuid {
+        let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
+        let result = core.cpuid.as_ref().map_or([0; 4], |machine| cpuid::answer(machine, leaf, subleaf));
+        [regs.rax, regs.rbx, regs.rcx, regs.rdx] = result.map(u64::from);
+        return;
+    }
+    let (tsc, aux) = time_stamp();
+    regs.rax = tsc & 0xffff_ffff;
+    regs.rdx = tsc >> 32;
+    if kind == Trapped::Rdtscp {
+        regs.rcx = u64::from(aux);
     }
 }
 

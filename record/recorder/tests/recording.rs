@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use backstory_recorder::{ErrorClass, Options, Outcome, RecordError, record};
 use tempfile::TempDir;
-use trace::{Backing, Event, Fact, MapOp, SignalAction, Status, Stop, Trace};
+use trace::{Backing, Event, Fact, MapOp, SignalAction, Status, Stop, Trace, Trapped};
 
 /// A recording waits for any child of this process and owns its timer: one at a time, and nothing else forks meanwhile.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -185,6 +185,29 @@ fn time_stamps_are_answered_whatever_sigsegv_does() {
     );
     assert!(recorded.count(|event| matches!(event.stop, Stop::Instruction(_))) >= 2);
     assert_eq!(recorded.signals(11), []);
+}
+
+#[test]
+fn cpuid_is_answered_where_it_traps() {
+    let trapped = recorded(&["true"], 0).trace.header().machine.cpuid_trapped;
+    let recorded = program(
+        "#include <cpuid.h>
+         #include <sys/syscall.h>
+         #include <unistd.h>
+         int main(void) {
+             unsigned a, b, c, d, hidden;
+             if (syscall(SYS_arch_prctl, 0x1012, 1)) return 9;
+             __cpuid_count(7, 0, a, b, c, d); hidden = b & (1 << 4 | 1 << 11 | 1 << 18);
+             __cpuid(1, a, b, c, d); hidden |= c & 1 << 30;
+             return (hidden ? 1 : 0) + (syscall(SYS_arch_prctl, 0x1011, 0) == 1 ? 0 : 2);
+         }",
+        if trapped { 0 } else { 9 },
+    );
+    let answered = recorded.count(|event| event.stop == Stop::Instruction(Trapped::Cpuid));
+    assert_eq!(answered > 0, trapped);
+    if !trapped {
+        println!("skipped: this processor or kernel cannot trap cpuid");
+    }
 }
 
 #[test]

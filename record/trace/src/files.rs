@@ -101,6 +101,8 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Keeps into the folder `files`, by way of `store` if there is one.
     pub(crate) fn new(files: PathBuf, store: Option<PathBuf>) -> Self {
+        // The hash looks at the processor when it is first used: now, for a recorder may have `cpuid` trapped later.
+        let _ = blake3::hash(&[0; 4096]);
         let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
         Self { files, store, met: HashMap::new(), kept: HashMap::new(), count: 0 }
     }

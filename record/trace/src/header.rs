@@ -50,7 +50,7 @@ pub struct Machine {
     pub cpuid_trapped: bool,
     /// Whether `rdtsc` was trapped.
     pub tsc_trapped: bool,
-    /// What `cpuid` answers on the CPU the recording was pinned to.
+    /// What `cpuid` answers on the CPU the recording was pinned to, to a recorded program.
     pub cpuid: Vec<CpuidLeaf>,
     /// How execution points are located: `state` (registers, a memory key, page checksums), or `none` in recordings of version 1.0.
     pub points: String,

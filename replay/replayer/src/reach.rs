@@ -128,6 +128,8 @@ impl Replay {
             (Stop::Instruction(want), Exit::Instruction(kind)) if trapped(kind) == want => return Ok(()),
             // An instruction that the translator refuses, but that only ever faulted: the fault is recorded.
             (Stop::Fault, Exit::Unsupported { pc, .. }) if Some(pc) == self.expected_pc() => return Ok(()),
+            // One whose trap the guest had asked for.
+            (Stop::Fault, Exit::Instruction(_)) if Some(actual_pc) == self.expected_pc() => return Ok(()),
             (_, Exit::Unsupported { pc, name }) => {
                 return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });
             }
