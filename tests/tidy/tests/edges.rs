@@ -12,6 +12,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kernel", &["guest"]),
     ("trace", &["guest"]),
     ("ptrace", &["guest"]),
+    ("counter", &["guest", "ptrace"]),
     ("translate", &["guest"]),
     ("granule", &["guest"]),
     ("recorder", &["guest", "kernel", "trace", "ptrace", "abi"]),
