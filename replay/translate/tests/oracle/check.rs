@@ -31,7 +31,8 @@ pub(crate) fn check_with(
 ) -> Run {
     let mut trace = Vec::new();
     let expected = native::run(world, program, limit, &mut trace);
-    let rewritten = world.bytes(program.code_base(), CODE_LEN) != program.padded_code();
+    // At any time: it may be put back.
+    let rewritten = trace.iter().any(|step| step.rewritten);
     for mode in MODES {
         let mut cache = Cache::new(world, program, mode);
         cache.self_check = rewritten;

@@ -34,6 +34,8 @@ pub(crate) struct Step {
     pub(crate) pc: u64,
     /// Guest memory after it.
     pub(crate) memory: Vec<u8>,
+    /// Whether the code is then not what it was at first.
+    pub(crate) rewritten: bool,
 }
 
 /// Whether the instruction at `pc` is one before which both sides stop.
@@ -63,6 +65,11 @@ fn is_narrow(bytes: &[u8]) -> bool {
 /// Instructions of class `Emulate` that the processor runs after all.
 fn is_run(code: Code) -> bool {
     let name = format!("{code:?}");
+    // Undefined without transactional memory: they fault.
+    let is_undefined = ["Xbegin", "Xend", "Xabort", "Xtest"].iter().any(|prefix| name.starts_with(prefix));
+    if is_undefined && !crate::cache::has_rtm() {
+        return true;
+    }
     ["Fnstenv", "Fnsave", "Fxsave", "Xsave", "Wrfsbase", "Wrgsbase", "Ud0", "Ud1", "Ud2"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
@@ -77,6 +84,7 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
     let mut regs = program.regs;
     let mut count = 0;
     let mut first = true;
+    let code = program.padded_code();
     let outcome = loop {
         if count == limit {
             break Outcome::Budget;
@@ -102,7 +110,9 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
         }
         hide_trap_flag(world, before.rip, &regs);
         count += 1;
-        trace.push(Step { pc: before.rip, memory: world.bytes(DATA, DATA_LEN).to_vec() });
+        let rewritten = world.bytes(program.code_base(), CODE_LEN) != code;
+        let memory = world.bytes(DATA, DATA_LEN).to_vec();
+        trace.push(Step { pc: before.rip, memory, rewritten });
     };
     regs.orig_rax = 0;
     Run { outcome, regs, xstate: world.xstate(), memory: world.bytes(DATA, DATA_LEN).to_vec(), count }
