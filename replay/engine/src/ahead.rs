@@ -219,6 +219,7 @@ impl Space {
                 search: self.searched(),
                 self_check,
                 layout: &self.low.layout(mode),
+                branches: self.counted,
                 rtm: self.rtm,
                 xsave_size: self.xsave_size,
             };

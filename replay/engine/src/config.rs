@@ -1,7 +1,7 @@
 //! What a space is made for. Plain values.
 
 use guest::GuestRange;
-use translate::Mode;
+use translate::{Branches, Mode};
 
 /// How to make a space.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +20,9 @@ pub struct Config {
     /// Whether the recorded processor has restricted transactional memory, see [`has_rtm`]: without it, its instructions raise SIGILL;
     /// with it, every transaction aborts at once. By default as this processor.
     pub rtm: bool,
+    /// Conditional branches to count besides instructions, see [`Space::branches`](crate::Space::branches): to search for where a hardware
+    /// counter stood while recording. None by default, which costs nothing.
+    pub branches: Branches,
 }
 
 /// Whether a processor has restricted transactional memory, from its answer (eax, ebx, ecx, edx) to CPUID leaf 7, subleaf 0: bit 11 of
@@ -33,7 +36,14 @@ impl Default for Config {
     fn default() -> Self {
         let leaf_7 = std::arch::x86_64::__cpuid_count(7, 0);
         let rtm = has_rtm([leaf_7.eax, leaf_7.ebx, leaf_7.ecx, leaf_7.edx]);
-        Self { footprint: Vec::new(), mode: Mode::Plain, log_bytes: 0, cpu: None, rtm }
+        Self {
+            footprint: Vec::new(),
+            mode: Mode::Plain,
+            log_bytes: 0,
+            cpu: None,
+            rtm,
+            branches: Branches::Uncounted,
+        }
     }
 }
 

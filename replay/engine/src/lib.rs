@@ -45,4 +45,4 @@ pub use mapping::{MapRequest, MapSource, Mapping};
 pub use run::Counters;
 pub use search::Search;
 pub use space::{Group, Sharing, Space};
-pub use translate::Mode;
+pub use translate::{Branches, Mode};

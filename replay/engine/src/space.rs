@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE, Registers, XState};
-use translate::{CacheAddr, Comparison, Mode, build_runtime};
+use translate::{Branches, CacheAddr, Comparison, Mode, build_runtime};
 
 use crate::areas::{Area, Areas};
 use crate::debug::Watched;
@@ -77,6 +77,7 @@ pub struct Space {
     pub(crate) log_overflow: Vec<u8>,
     pub(crate) xsave_size: u32,
     pub(crate) rtm: bool,
+    pub(crate) counted: Branches,
     pub(crate) counters: Counters,
     thread_bound: PhantomData<*const ()>,
 }
@@ -162,6 +163,7 @@ impl Space {
             log_next: log_at,
             log_overflow: Vec::new(),
             rtm: config.rtm,
+            counted: config.branches,
             xsave_size: std::arch::x86_64::__cpuid_count(0xd, 0).ebx,
             counters: Counters::default(),
             thread_bound: PhantomData,
@@ -259,6 +261,7 @@ impl Space {
             log_next: self.log_at,
             log_overflow: Vec::new(),
             rtm: self.rtm,
+            counted: self.counted,
             xsave_size: self.xsave_size,
             counters: Counters::default(),
             thread_bound: PhantomData,
@@ -341,6 +344,20 @@ impl Space {
     /// Instructions that the caller performs (syscalls, trapped ones) are not in it.
     pub fn retired(&self) -> u64 {
         self.retired
+    }
+
+    /// Conditional branches retired by translated code since the first ancestor was made, of those that
+    /// [`Config::branches`](crate::Config::branches) has counted (0 if none): exact wherever [`Space::retired`] is.
+    ///
+    /// To come to where so many more are retired: `n` branches are at least `n` instructions, so a [`run`](Space::run) of as many
+    /// instructions as branches are missing never goes too far, and few such runs come there.
+    pub fn branches(&self) -> u64 {
+        self.slot.page().branches
+    }
+
+    /// Which conditional branches are counted.
+    pub fn counted_branches(&self) -> Branches {
+        self.counted
     }
 
     /// The mode in force.

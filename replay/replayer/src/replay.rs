@@ -1,6 +1,6 @@
 //! A replay and its run through the events: run a task to its stop, let the event happen, go on.
 
-use engine::{Config, Space, has_rtm};
+use engine::{Branches, Config, Space, has_rtm};
 use guest::{EventId, GuestRange, Moment, Registers, SpaceId, TaskId, XState};
 use trace::{Event, Events, Fact, Moments, Stop, Trace};
 
@@ -91,6 +91,7 @@ impl Replay {
             mode: options.mode,
             log_bytes: options.log_bytes,
             cpu: options.cpu,
+            branches: Branches::Uncounted,
             rtm: trace
                 .header()
                 .machine

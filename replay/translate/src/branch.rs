@@ -48,6 +48,7 @@ impl Generator<'_> {
                 self.jump_to(step.target());
             }
             Kind::Conditional => {
+                self.count_branch(step);
                 self.retire(step);
                 self.end_record(0);
                 let condition = step.instr.condition_code() as u8 - 1;
@@ -89,6 +90,7 @@ impl Generator<'_> {
 
     /// `loop`, `jrcxz` and the like: their own instruction over a jump, as their displacement has 8 bits.
     fn loop_branch(&mut self, step: &Step) {
+        self.count_branch(step);
         self.retire(step);
         self.end_record(0);
         let bytes = step.bytes();

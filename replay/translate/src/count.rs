@@ -1,4 +1,4 @@
-//! The instruction counter at a block's entry, and the check of a block's own source bytes.
+//! The instruction counter at a block's entry, the count of conditional branches, and the check of a block's own source bytes.
 
 use std::mem::offset_of;
 
@@ -11,8 +11,8 @@ use crate::flags;
 use crate::generate::Generator;
 use crate::layout::EnginePage;
 use crate::observe::Observer;
-use crate::plan::{End, Plan, Through};
-use crate::request::Request;
+use crate::plan::{End, Plan, Step, Through};
+use crate::request::{Branches, Request};
 
 /// How a block counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -212,6 +212,30 @@ impl Generator<'_> {
         self.hot.store(counter, scratch);
         if !is_free {
             self.unspill(scratch);
+        }
+    }
+
+    /// Just before a conditional branch: counts it, if it is to be, without touching flags. At the branch itself, unlike instructions,
+    /// as nothing between here and it can leave the block: so the count needs no correction anywhere.
+    pub(crate) fn count_branch(&mut self, step: &Step) {
+        let counted = match self.request.branches {
+            Branches::Uncounted => false,
+            Branches::Jcc => step.kind == Kind::Conditional,
+            Branches::All => true,
+        };
+        if !counted {
+            return;
+        }
+        let count = self.page(offset_of!(EnginePage, branches));
+        let is_free = self.spilled.contains(RCX);
+        if !is_free {
+            self.spill(RCX);
+        }
+        self.hot.load(RCX, count);
+        self.hot.lea(RCX, Mem::at(RCX, 1));
+        self.hot.store(count, RCX);
+        if !is_free {
+            self.unspill(RCX);
         }
     }
 

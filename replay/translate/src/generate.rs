@@ -347,6 +347,7 @@ impl<'a> Generator<'a> {
 
     /// A conditional branch that the block runs through: the jump out of it, to be landed later.
     fn side(&mut self, step: &Step) {
+        self.count_branch(step);
         self.retire(step);
         let condition = step.instr.condition_code() as u8 - 1;
         let (condition, to) = match step.through {

@@ -165,6 +165,9 @@ pub struct EnginePage {
     pub scratch: [u64; 16],
     /// What is compared at a searched instruction.
     pub search: SearchPage,
+    /// Conditional branches retired, where [`Request::branches`](crate::Request::branches) has them counted; only added to. Right on
+    /// every exit and at every mark, without a correction.
+    pub branches: u64,
 }
 
 const _: () = assert!(size_of::<EnginePage>() <= ENGINE_PAGE_SIZE);
@@ -189,6 +192,7 @@ impl EnginePage {
             gs_base: 0,
             scratch: [0; 16],
             search: SearchPage::new(),
+            branches: 0,
         }
     }
 }

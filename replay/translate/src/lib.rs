@@ -49,5 +49,5 @@ pub use layout::{
     lookup_slot,
 };
 pub use refusal::Refusal;
-pub use request::{Bytes, Mode, Request, SearchAt, Source};
+pub use request::{Branches, Bytes, Mode, Request, SearchAt, Source};
 pub use runtime::{Comparison, Runtime, RuntimeExit, build_runtime};

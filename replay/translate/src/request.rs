@@ -34,6 +34,18 @@ impl Mode {
     }
 }
 
+/// Which conditional branches are counted, taken or not, besides instructions: to compare with a hardware counter's count.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Branches {
+    /// None, which costs nothing.
+    #[default]
+    Uncounted,
+    /// `jcc` alone.
+    Jcc,
+    /// `jcc`, `loop`, `loope`, `loopne`, `jecxz` and `jrcxz`.
+    All,
+}
+
 /// Guest code as the translator reads it.
 pub trait Source {
     /// Executable bytes from `at` on: as many as are at hand, and at least 15 unless the mapping ends sooner. Empty:
@@ -100,6 +112,8 @@ pub struct Request<'a> {
     pub self_check: bool,
     /// Where the engine page, the common stubs and the table lie.
     pub layout: &'a Layout,
+    /// Conditional branches to count, in [`EnginePage::branches`](crate::EnginePage::branches).
+    pub branches: Branches,
     /// Whether the recorded processor has restricted transactional memory (CPUID leaf 7, EBX bit 11, or always aborting, EDX bit 11).
     /// If so, every transaction aborts at once; if not, its instructions are undefined.
     pub rtm: bool,

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use backstory_engine::{Config, Exit, MapRequest, MapSource, Mode, Space};
+use backstory_engine::{Branches, Config, Exit, MapRequest, MapSource, Mode, Space};
 use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers};
 use ptrace::{HostTid, Memory, Options, Report, Stopped, wait_for};
 
@@ -24,6 +24,10 @@ pub(crate) struct Native {
     pub(crate) memory: Memory,
     /// Instructions retired; a repeated string instruction counts once.
     pub(crate) retired: u64,
+    /// Of those: `jcc`.
+    pub(crate) jccs: u64,
+    /// Of those: `loop`, `jrcxz` and the like.
+    pub(crate) loops: u64,
 }
 
 /// Compiles C or assembly (by extension) to a static program in `dir`.
@@ -56,7 +60,7 @@ impl Native {
         let stopped = stopped_by(libc::SIGTRAP, tid);
         stopped.set_options(Options::BASE).unwrap();
         let memory = Memory::open(tid).unwrap();
-        Self { stopped: Some(stopped), tid, memory, retired: 0 }
+        Self { stopped: Some(stopped), tid, memory, retired: 0, jccs: 0, loops: 0 }
     }
 
     pub(crate) fn registers(&self) -> Registers {
@@ -70,6 +74,7 @@ impl Native {
     /// One instruction (a string instruction to its end). The signal it raised instead, if any.
     pub(crate) fn step(&mut self) -> Option<i32> {
         let before = self.registers().rip;
+        let branch = self.conditional(before);
         loop {
             let stopped = self.stopped.take().unwrap();
             stopped.step(0).unwrap();
@@ -88,8 +93,25 @@ impl Native {
             }
             if self.registers().rip != before || !self.repeats(before) {
                 self.retired += 1;
+                match branch {
+                    Branches::Uncounted => {}
+                    Branches::Jcc => self.jccs += 1,
+                    Branches::All => self.loops += 1,
+                }
                 return None;
             }
+        }
+    }
+
+    /// What it takes to count the instruction at `pc`, by its opcode (Intel SDM, volume 2, appendix A).
+    fn conditional(&self, pc: u64) -> Branches {
+        let mut bytes = [0; 15];
+        self.memory.read_forced(GuestAddr(pc), &mut bytes);
+        let is_prefix = |byte: &&u8| matches!(**byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+        match bytes[bytes.iter().take_while(is_prefix).count()..] {
+            [0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..] => Branches::Jcc,
+            [0xe0..=0xe3, ..] => Branches::All,
+            _ => Branches::Uncounted,
         }
     }
 
@@ -159,7 +181,13 @@ impl Native {
 
     /// A space with this process's memory and registers.
     pub(crate) fn image(&self, mode: Mode) -> Space {
-        let config = Config { footprint: self.footprint(), mode, log_bytes: 4 << 20, ..Config::default() };
+        self.image_counting(mode, Branches::Uncounted)
+    }
+
+    /// The same, conditional branches being counted.
+    pub(crate) fn image_counting(&self, mode: Mode, branches: Branches) -> Space {
+        let footprint = self.footprint();
+        let config = Config { footprint, mode, log_bytes: 4 << 20, branches, ..Config::default() };
         let mut space = Space::new(&config).unwrap();
         for map in self.maps() {
             self.copy_mapping(&map, &mut space);
@@ -256,6 +284,23 @@ impl Native {
         }
     }
 
+    /// Panics unless the space has counted the same branches.
+    #[track_caller]
+    pub(crate) fn assert_branches(&self, space: &Space) {
+        let expected = match space.counted_branches() {
+            Branches::Uncounted => 0,
+            Branches::Jcc => self.jccs,
+            Branches::All => self.jccs + self.loops,
+        };
+        assert_eq!(
+            space.branches(),
+            expected,
+            "branches, after {} at {:#x}",
+            self.retired,
+            space.registers().rip
+        );
+    }
+
     /// Steps until as many instructions have retired as in the space.
     pub(crate) fn catch_up(&mut self, space: &Space) {
         while self.retired < space.retired() {
@@ -296,6 +341,7 @@ pub(crate) fn compare(native: &mut Native, space: &mut Space, every: Option<u64>
         let budget = every.map(|every| random(2 * every));
         let exit = space.run(budget).unwrap();
         native.catch_up(space);
+        native.assert_branches(space);
         match exit {
             Exit::Budget => native.assert_registers(space),
             Exit::Syscall => {

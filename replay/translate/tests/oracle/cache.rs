@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use guest::{GuestAddr, Registers};
 use translate::log::{self, BlockLog};
 use translate::{
-    BlockId, CacheAddr, EXIT_SYSCALL, EnginePage, ExitKind, Indirect, Link, Mode, RUNTIME_BLOCK, Refusal,
-    Request, Runtime, Signal, Source, Spilled, Translated, build_runtime, lookup_slot, translate,
+    BlockId, Branches, CacheAddr, EXIT_SYSCALL, EnginePage, ExitKind, Indirect, Link, Mode, RUNTIME_BLOCK,
+    Refusal, Request, Runtime, Signal, Source, Spilled, Translated, build_runtime, lookup_slot, translate,
 };
 
 use crate::native::{Outcome, Run};
@@ -37,6 +37,8 @@ pub(crate) struct Cache<'a> {
     pub(crate) self_check: bool,
     /// Whether the program is to see transactional memory; the processor's answer at first.
     pub(crate) rtm: bool,
+    /// Which conditional branches are counted.
+    pub(crate) branches: Branches,
     /// Stops for the supervisor.
     pub(crate) stops: u64,
     /// The whole log.
@@ -93,6 +95,7 @@ impl<'a> Cache<'a> {
             cold,
             self_check: false,
             rtm: has_rtm(),
+            branches: Branches::Uncounted,
             stops: 0,
             log: Vec::new(),
             gave_up: false,
@@ -117,6 +120,7 @@ impl<'a> Cache<'a> {
             search: None,
             self_check: self.self_check,
             layout: &LAYOUT,
+            branches: self.branches,
             rtm: self.rtm,
             xsave_size: self.world.xstate().len() as u32,
         };

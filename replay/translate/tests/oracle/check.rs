@@ -2,11 +2,11 @@
 
 use guest::GuestAddr;
 use iced_x86::Mnemonic;
-use translate::Mode;
 use translate::log::{Sink, walk};
+use translate::{Branches, Mode};
 
 use crate::cache::{Cache, Flags, comparable};
-use crate::native::{self, Outcome, Run, Step};
+use crate::native::{self, Conditional, Outcome, Run, Step};
 use crate::program::Program;
 use crate::world::{CODE, CODE_LEN, DATA, DATA_LEN, LOW_CODE, World, is_arena};
 
@@ -36,14 +36,24 @@ pub(crate) fn check_with(
     for mode in MODES {
         let mut cache = Cache::new(world, program, mode);
         cache.self_check = rewritten;
+        // What is counted besides is to make no difference, so each kind of it has a share of the programs.
+        cache.branches =
+            [Branches::Uncounted, Branches::Jcc, Branches::All][(trace.len() + program.code.len()) % 3];
         set_up(&mut cache);
-        check_mode(program, cache, rewritten, &expected, &trace);
+        check_mode(world, program, cache, rewritten, &expected, &trace);
     }
     expected
 }
 
 #[track_caller]
-fn check_mode(program: &Program, mut cache: Cache<'_>, rewritten: bool, expected: &Run, trace: &[Step]) {
+fn check_mode(
+    world: &World,
+    program: &Program,
+    mut cache: Cache<'_>,
+    rewritten: bool,
+    expected: &Run,
+    trace: &[Step],
+) {
     let mode = cache.mode;
     // Where the native run ended by itself, there is budget left over.
     let budget = expected.count + if expected.outcome == Outcome::Budget { 0 } else { 1000 };
@@ -60,6 +70,12 @@ fn check_mode(program: &Program, mut cache: Cache<'_>, rewritten: bool, expected
     let context = || format!("{mode:?} of {} steps of {}", expected.count, describe(program));
     assert_eq!(actual.outcome, expected.outcome, "{:x?} for {:x?} {}", actual.regs, expected.regs, context());
     assert_eq!(actual.count, expected.count, "count, {}", context());
+    let counted = trace.iter().filter(|step| match cache.branches {
+        Branches::Uncounted => false,
+        Branches::Jcc => step.branch == Conditional::Jcc,
+        Branches::All => step.branch != Conditional::No,
+    });
+    assert_eq!(world.page().branches, counted.count() as u64, "{:?}, {}", cache.branches, context());
     let (mut left, mut right) = (actual.regs, expected.regs);
     if flags == Flags::Unknown {
         left.eflags = 0;

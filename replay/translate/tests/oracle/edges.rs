@@ -7,8 +7,8 @@ use std::num::NonZeroU32;
 use guest::GuestAddr;
 use iced_x86::code_asm::*;
 use translate::{
-    BlockId, Bytes, CacheAddr, DEFAULT_LAYOUT, ExitKind, Mode, Refusal, Request, Signal, Special, Translated,
-    lookup_slot, translate,
+    BlockId, Branches, Bytes, CacheAddr, DEFAULT_LAYOUT, ExitKind, Mode, Refusal, Request, Signal, Special,
+    Translated, lookup_slot, translate,
 };
 
 use crate::cache::Cache;
@@ -32,6 +32,7 @@ fn block(code: &[u8], mode: Mode, limit: u32, breakpoints: &[u64]) -> Result<Tra
         search: None,
         self_check: false,
         layout: &DEFAULT_LAYOUT,
+        branches: Branches::Uncounted,
         rtm: true,
         xsave_size: 832,
     })

@@ -29,9 +29,19 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
+/// Kinds of conditional branches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Conditional {
+    No,
+    Jcc,
+    /// `loop`, `jrcxz` and the like.
+    Old,
+}
+
 /// What each native instruction did.
 pub(crate) struct Step {
     pub(crate) pc: u64,
+    pub(crate) branch: Conditional,
     /// Guest memory after it.
     pub(crate) memory: Vec<u8>,
     /// Whether the code is then not what it was at first.
@@ -93,6 +103,7 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
             break Outcome::Stopped;
         }
         let before = regs;
+        let branch = conditional(world, regs.rip);
         let stop = world.step();
         regs = world.registers();
         match stop {
@@ -112,10 +123,22 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
         count += 1;
         let rewritten = world.bytes(program.code_base(), CODE_LEN) != code;
         let memory = world.bytes(DATA, DATA_LEN).to_vec();
-        trace.push(Step { pc: before.rip, memory, rewritten });
+        trace.push(Step { pc: before.rip, branch, memory, rewritten });
     };
     regs.orig_rax = 0;
     Run { outcome, regs, xstate: world.xstate(), memory: world.bytes(DATA, DATA_LEN).to_vec(), count }
+}
+
+/// By the opcode alone (Intel SDM, volume 2, appendix A).
+fn conditional(world: &World, pc: u64) -> Conditional {
+    let readable = (1..=15).rev().find_map(|len| world.readable(pc, len));
+    let Some(bytes) = readable else { return Conditional::No };
+    let is_prefix = |byte: &&u8| matches!(**byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF0 | 0xF2 | 0xF3);
+    match bytes[bytes.iter().take_while(is_prefix).count()..] {
+        [0x70..=0x7F, ..] | [0x0F, 0x80..=0x8F, ..] => Conditional::Jcc,
+        [0xE0..=0xE3, ..] => Conditional::Old,
+        _ => Conditional::No,
+    }
 }
 
 /// `pushf` shows that it is single-stepped.

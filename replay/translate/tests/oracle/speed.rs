@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use guest::GuestAddr;
 use iced_x86::code_asm::*;
 use translate::log::{MAX_BYTES_PER_INSTRUCTION, Sink, walk};
-use translate::{BlockId, Bytes, CacheAddr, DEFAULT_LAYOUT, Mode, Request, translate};
+use translate::{BlockId, Branches, Bytes, CacheAddr, DEFAULT_LAYOUT, Mode, Request, translate};
 
 use crate::cache::Cache;
 use crate::check::MODES;
@@ -129,14 +129,18 @@ fn ratios_to_native() {
         let program = Program::new(&world, &code, false, &mut Random::new(1));
         let native = native_seconds(&world, &program);
         let mut line = format!("{name:9} native {native:.3}s");
-        for mode in MODES {
+        let counted =
+            MODES.map(|mode| (mode, Branches::Uncounted)).into_iter().chain([(Mode::Plain, Branches::All)]);
+        for (mode, branches) in counted {
             let mut cache = Cache::new(&world, &program, mode);
+            cache.branches = branches;
             cache.refill = Some(if mode.logs() { SLICE } else { 1 << 30 });
             let before = world.cpu_time();
             let (run, _) = cache.run(1);
             let seconds = (world.cpu_time() - before).as_secs_f64();
-            line +=
-                &format!("  {mode:?} x{:.2} ({:.0} M/s)", seconds / native, run.count as f64 / seconds / 1e6);
+            let name = if branches == Branches::Uncounted { "" } else { " and branches" };
+            let speed = run.count as f64 / seconds / 1e6;
+            line += &format!("  {mode:?}{name} x{:.2} ({speed:.0} M/s)", seconds / native);
         }
         println!("{line}");
     }
@@ -215,6 +219,7 @@ fn translating() {
                 search: None,
                 self_check: false,
                 layout: &DEFAULT_LAYOUT,
+                branches: Branches::Uncounted,
                 rtm: true,
                 xsave_size: 832,
             };
