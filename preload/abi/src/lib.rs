@@ -1,11 +1,11 @@
 //! What lies inside a tracee of ours, and where: the one page through which system calls are made on its behalf.
 //!
-//! Layout only, compiled by both sides of the ptrace boundary; knows nothing of who uses it. The page holds no data: it is
-//! mapped readable and executable, so a tracee can neither be disturbed by it nor disturb it.
+//! Layout only, compiled by both sides of the ptrace boundary; knows nothing of who uses it. The page holds nothing that
+//! changes: it is mapped readable and executable, so a tracee can neither be disturbed by it nor disturb it.
 #![no_std]
 
 /// Version of this layout. Both sides are built together; a mismatch is a build error elsewhere, not a run-time case.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Address of the page in every tracee. Below every usual mapping (static executables start at 0x40_0000) and above
 /// `vm.mmap_min_addr` (65,536 at most by default), so that an ordinary user may map it.
@@ -20,15 +20,28 @@ pub const SYSCALL: u64 = PAGE;
 /// The instruction pointer such a call has in the kernel: just past the instruction.
 pub const SYSCALL_RETURN: u64 = SYSCALL + 2;
 
-/// The page's first bytes: `syscall; int3; int3`. The rest is `int3` (0xcc) throughout.
+/// The page's first bytes: `syscall; int3; int3`.
 pub const CODE: [u8; 4] = [0x0f, 0x05, 0xcc, 0xcc];
 
-/// The whole page.
+/// Address of a `struct sock_fprog` (`linux/filter.h`): a seccomp filter of one instruction, which allows every call.
+pub const ALLOW_ALL: u64 = PAGE + 0x10;
+
+/// The filter's length, padding, and the address of its instruction.
+const ALLOW_ALL_PROGRAM: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 1, 0, 0, 0, 0, 0];
+/// Return `SECCOMP_RET_ALLOW`.
+const ALLOW_ALL_STEP: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
+
+/// The whole page: [`CODE`], the filter, and `int3` everywhere else.
 pub const fn page_bytes() -> [u8; PAGE_LEN as usize] {
-    let mut page = [0xcc; PAGE_LEN as usize];
+    let page = with([0xcc; PAGE_LEN as usize], 0, &CODE);
+    let page = with(page, 0x10, &ALLOW_ALL_PROGRAM);
+    with(page, 0x20, &ALLOW_ALL_STEP)
+}
+
+const fn with(mut page: [u8; PAGE_LEN as usize], at: usize, bytes: &[u8]) -> [u8; PAGE_LEN as usize] {
     let mut i = 0;
-    while i < CODE.len() {
-        page[i] = CODE[i];
+    while i < bytes.len() {
+        page[at + i] = bytes[i];
         i += 1;
     }
     page

@@ -122,6 +122,7 @@ fn class_text(class: Class, support: Support) -> String {
         Class::Exit => "ends the task".into(),
         Class::SignalReturn => "restores from the signal frame".into(),
         Class::Emulate(errno) => format!("answers {errno}"),
+        Class::Restrict => "keeps the filter and applies it".into(),
         Class::Answer(answer) => format!("answers from its own state: {}", answer_text(answer)),
     }
 }
@@ -145,7 +146,7 @@ fn answer_text(answer: Answer) -> &'static str {
     match answer {
         Answer::GetDumpable | Answer::SetDumpable => "dumpable",
         Answer::GetTsc | Answer::SetTsc => "time stamp counter",
-        Answer::GetSeccomp => "no filter",
+        Answer::GetSeccomp => "restrictions",
         Answer::GetNoNewPrivs | Answer::SetNoNewPrivs => "no new privileges",
         Answer::GetAffinity | Answer::SetAffinity => "processors",
         Answer::GetCpuid | Answer::SetCpuid => "cpuid faulting",

@@ -160,6 +160,8 @@ mod tests {
         check("io_uring_setup", &[], Ok(Class::Emulate(Errno::ENOSYS)));
         check("tuxcall", &[], Ok(Class::Emulate(Errno::ENOSYS)));
         check("prctl", &[26, 2], Ok(Class::Answer(Answer::SetTsc)));
+        check("prctl", &[22, 2], Ok(Class::Restrict));
+        check("seccomp", &[1, 0, 0x1000], Ok(Class::Restrict));
         check("fork", &[], Ok(Class::Spawn));
         check("clone", &[0x0120_0011], Ok(Class::Spawn));
         check("clone", &[0x4111], Ok(Class::Spawn));
@@ -194,8 +196,10 @@ mod tests {
         );
         check(
             "prctl",
-            &[22, 2],
-            Err("prctl(PR_SET_SECCOMP) is not supported: the program filters its own system calls"),
+            &[59, 1],
+            Err(
+                "prctl(PR_SET_SYSCALL_USER_DISPATCH) is not supported: the program intercepts its own system calls",
+            ),
         );
         check(
             "unshare",

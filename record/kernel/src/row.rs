@@ -172,6 +172,8 @@ pub enum Class {
     SignalReturn,
     /// Does not run it: the guest gets this error, as from a kernel without it.
     Emulate(Errno),
+    /// Restricts the calls that the task may make (`seccomp`): keeps the filter, and decides by it in the kernel's place.
+    Restrict,
     /// The recorder uses the feature itself, and answers from what it keeps for the guest.
     Answer(Answer),
 }
@@ -188,11 +190,11 @@ pub enum Answer {
     GetTsc,
     /// `prctl(PR_SET_TSC, 1 or 2)` = 0; under 2, `rdtsc` is the guest's own SIGSEGV.
     SetTsc,
-    /// `prctl(PR_GET_SECCOMP)` = 0: no filter is to be seen.
+    /// `prctl(PR_GET_SECCOMP)` = 0, or 1 or 2 once the guest restricted itself.
     GetSeccomp,
     /// `prctl(PR_GET_NO_NEW_PRIVS)` = the value kept, inherited by children and kept over exec.
     GetNoNewPrivs,
-    /// `prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)` = 0; `EINVAL` for other arguments.
+    /// `prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)` is noted and made; `EINVAL` for other arguments.
     SetNoNewPrivs,
     /// `sched_getaffinity` of recorded tasks = the processors the guest believes it may run on.
     GetAffinity,

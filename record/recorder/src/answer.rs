@@ -16,7 +16,6 @@ const TSC_SIGSEGV: i64 = 2;
 pub(crate) struct Guise {
     dumpable: i64,
     tsc: i64,
-    no_new_privs: i64,
     /// Whether `cpuid` runs, rather than raise a SIGSEGV that the guest sees.
     cpuid: bool,
     /// The processors it believes it may run on, as a bit mask.
@@ -26,15 +25,18 @@ pub(crate) struct Guise {
 impl Guise {
     /// Of a command that this process starts.
     pub(crate) fn of_command(affinity: Vec<u8>) -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let no_new_privs = status.lines().any(|line| line.split_whitespace().eq(["NoNewPrivs:", "1"]));
-        Self { dumpable: 1, tsc: TSC_ENABLE, no_new_privs: i64::from(no_new_privs), cpuid: true, affinity }
+        Self { dumpable: 1, tsc: TSC_ENABLE, cpuid: true, affinity }
     }
 
     /// A new program starts afresh in what exec resets.
     pub(crate) fn exec(&mut self) {
         self.dumpable = 1;
         self.cpuid = true;
+    }
+
+    /// Strict mode takes the time stamp counter away.
+    pub(crate) fn forbid_tsc(&mut self) {
+        self.tsc = TSC_SIGSEGV;
     }
 
     /// Whether `rdtsc` is to raise a SIGSEGV that the guest sees.
@@ -66,11 +68,12 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
             guise.tsc = args[1] as i64;
             0
         }
-        Answer::GetSeccomp => 0,
-        Answer::GetNoNewPrivs => guise.no_new_privs,
+        Answer::GetSeccomp => task.sandbox.mode(),
+        Answer::GetNoNewPrivs => i64::from(task.sandbox.no_new_privs()),
         Answer::SetNoNewPrivs if args[1..5] == [1, 0, 0, 0] => {
-            guise.no_new_privs = 1;
-            0
+            task.sandbox.forbid_new_privs();
+            // Filters need it after privileges were dropped.
+            return None;
         }
         Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
         Answer::GetAffinity if affinity::concerns_guest(core, args[0]) => get_affinity(task, args),

@@ -11,6 +11,7 @@ use crate::api::RecordError;
 use crate::cpuid;
 use crate::image;
 use crate::procfs;
+use crate::seccomp::Sandbox;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Space, Task};
@@ -26,7 +27,9 @@ pub(crate) fn first_task(id: TaskId, stopped: &Stopped, affinity: Vec<u8>) -> Re
     // Of no account: the exec event, the first of all, makes the space that is recorded.
     let space = Space::new(SpaceId(0), host, memory, GuestAddr(0));
     space.join(false);
-    Ok(Task::new(id, (host, host), Rc::new(space), Guise::of_command(affinity)))
+    let mut task = Task::new(id, (host, host), Rc::new(space), Guise::of_command(affinity));
+    task.sandbox = Sandbox::of_command();
+    Ok(task)
 }
 
 /// At `PTRACE_EVENT_EXEC`, the kernel still inside `execve`: goes on to its end, prepares the space, writes the event.

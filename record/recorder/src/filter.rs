@@ -1,16 +1,30 @@
 //! The seccomp filter of every tracee: each system call stops, except those made from the page of ours.
 //!
-//! Only builds the program; knows nothing of installing it.
+//! A stopped call whose number becomes one of [`Ends`], as if made from that page, ends as a filter of the guest's would have
+//! it: the kernel asks the filter again after the stop. Only builds the program; knows nothing of installing it.
 
 use seccompiler::{BpfProgram, SeccompAction, sock_filter};
 
 /// `seccomp_data.arch` of a 64-bit call.
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 
 /// Data of the SIGSYS that a 32-bit call (`int 0x80`) raises, to tell it from the guest's own filters.
 pub(crate) const FOREIGN_CALL: u16 = 0xb5;
 
+/// How a call may be made to end. The values are numbers of no call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Ends {
+    /// With a SIGSYS.
+    Trap = 0x3fff_ff01,
+    /// With the end of its thread.
+    Thread = 0x3fff_ff02,
+    /// With the end of its process.
+    Process = 0x3fff_ff03,
+}
+
 // Offsets in `struct seccomp_data` and opcodes of classic BPF (`linux/seccomp.h`, `linux/filter.h`).
+const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const POINTER_LOW: u32 = 8;
 const POINTER_HIGH: u32 = 12;
@@ -24,53 +38,59 @@ const fn step(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 
 /// The filter. `free` is the instruction pointer (past the `syscall` instruction) of the calls that do not stop.
 pub(crate) fn program(free: u64) -> BpfProgram {
+    let gives = |action: SeccompAction| step(RETURN, u32::from(action), 0, 0);
     vec![
         step(LOAD_WORD, ARCH, 0, 0),
         step(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
         step(RETURN, u32::from(SeccompAction::Trap) | FOREIGN_CALL as u32, 0, 0),
         step(LOAD_WORD, POINTER_LOW, 0, 0),
-        step(JUMP_EQUAL, free as u32, 0, 3),
+        step(JUMP_EQUAL, free as u32, 0, 2),
         step(LOAD_WORD, POINTER_HIGH, 0, 0),
-        step(JUMP_EQUAL, (free >> 32) as u32, 0, 1),
-        step(RETURN, u32::from(SeccompAction::Allow), 0, 0),
-        step(RETURN, u32::from(SeccompAction::Trace(0)), 0, 0),
+        step(JUMP_EQUAL, (free >> 32) as u32, 1, 0),
+        gives(SeccompAction::Trace(0)),
+        step(LOAD_WORD, NUMBER, 0, 0),
+        step(JUMP_EQUAL, Ends::Trap as u32, 3, 0),
+        step(JUMP_EQUAL, Ends::Thread as u32, 3, 0),
+        step(JUMP_EQUAL, Ends::Process as u32, 3, 0),
+        gives(SeccompAction::Allow),
+        gives(SeccompAction::Trap),
+        gives(SeccompAction::KillThread),
+        gives(SeccompAction::KillProcess),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::{CallData, Program};
 
-    /// Runs the program as the kernel would.
-    fn decide(program: &[sock_filter], arch: u32, pointer: u64) -> u32 {
-        let (mut pc, mut acc) = (0, 0);
-        loop {
-            let at = &program[pc];
-            pc += 1;
-            match at.code {
-                LOAD_WORD => {
-                    acc = match at.k {
-                        ARCH => arch,
-                        POINTER_LOW => pointer as u32,
-                        POINTER_HIGH => (pointer >> 32) as u32,
-                        other => panic!("load of {other}"),
-                    }
-                }
-                JUMP_EQUAL => pc += usize::from(if acc == at.k { at.jt } else { at.jf }),
-                RETURN => return at.k,
-                other => panic!("opcode {other:#x}"),
-            }
-        }
+    #[track_caller]
+    fn check((nr, arch, pointer): (u32, u32, u64), expected: u32) {
+        let data = CallData::new(nr, arch, pointer, &[0; 6]);
+        let program = Program::checked(program(FREE)).expect("a program that the kernel accepts");
+        assert_eq!(program.run(&data), expected, "{nr:#x} {arch:#x} {pointer:#x}");
     }
+
+    const FREE: u64 = 0x1_0002;
 
     #[test]
     fn only_our_page_passes() {
-        let free = 0x1_0002;
-        let program = program(free);
         let trace = u32::from(SeccompAction::Trace(0));
-        assert_eq!(decide(&program, AUDIT_ARCH_X86_64, free), u32::from(SeccompAction::Allow));
-        assert_eq!(decide(&program, AUDIT_ARCH_X86_64, free + 1), trace);
-        assert_eq!(decide(&program, AUDIT_ARCH_X86_64, free | 1 << 32), trace);
-        assert_eq!(decide(&program, 0x4000_0003, free), u32::from(SeccompAction::Trap) | 0xb5);
+        check((39, AUDIT_ARCH_X86_64, FREE), u32::from(SeccompAction::Allow));
+        check((39, AUDIT_ARCH_X86_64, FREE + 1), trace);
+        check((39, AUDIT_ARCH_X86_64, FREE | 1 << 32), trace);
+        check((39, 0x4000_0003, FREE), u32::from(SeccompAction::Trap) | 0xb5);
+    }
+
+    #[test]
+    fn calls_end_as_asked_from_our_page_alone() {
+        for (ends, action) in [
+            (Ends::Trap, SeccompAction::Trap),
+            (Ends::Thread, SeccompAction::KillThread),
+            (Ends::Process, SeccompAction::KillProcess),
+        ] {
+            check((ends as u32, AUDIT_ARCH_X86_64, FREE), u32::from(action));
+            check((ends as u32, AUDIT_ARCH_X86_64, 0x40_0000), u32::from(SeccompAction::Trace(0)));
+        }
     }
 }

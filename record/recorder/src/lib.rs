@@ -6,6 +6,7 @@
 //! - `api`: [`record`], its options, outcome and errors
 //! - `command`: from the words typed to a program that can be executed
 //! - `launch`, `filter`: the first process and its seccomp filter
+//! - `seccomp`, `bpf`: filters of the guest's own
 //! - `header`, `machine`: what the header says about the command and this machine
 //! - `cpuid`: what it answers, and trapping it
 //! - `session`: the main loop: what was reported, by whom, and what follows
@@ -27,6 +28,7 @@
 mod affinity;
 mod answer;
 mod api;
+mod bpf;
 mod command;
 mod cpuid;
 mod ending;
@@ -44,6 +46,7 @@ mod pages;
 mod paranoid;
 mod point;
 mod procfs;
+mod seccomp;
 mod session;
 mod shared;
 mod signal;

@@ -144,6 +144,17 @@ pub(crate) fn link(tid: HostTid, name: &str) -> String {
 
 /// A signal set of `/proc/PID/status` (`SigCgt`, `SigIgn`, ...), bit `n - 1` for signal `n`.
 pub(crate) fn signal_set(tid: HostTid, name: &str) -> u64 {
+    status_set(tid, name)
+}
+
+/// Whether a task has `CAP_SYS_ADMIN`.
+pub(crate) fn may_administer(tid: HostTid) -> bool {
+    const SYS_ADMIN: u32 = 21;
+    status_set(tid, "CapEff") & 1 << SYS_ADMIN != 0
+}
+
+/// A line of `/proc/PID/status` that holds a set, 0 if there is none.
+fn status_set(tid: HostTid, name: &str) -> u64 {
     let text = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines()

@@ -12,7 +12,7 @@ use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{filter, image, point, procfs, trap};
+use crate::{filter, image, point, procfs, seccomp, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,11 +113,10 @@ fn fact(signo: i32, info: &[u8; 128], action: SignalAction) -> Fact {
 
 /// `int 0x80`: our filter answers with a SIGSYS of its own data.
 fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
-    const SYS_SECCOMP: i32 = 1;
     const AUDIT_ARCH_I386: [u8; 4] = 0x4000_0003u32.to_le_bytes();
     let data = i32::from_le_bytes([info[4], info[5], info[6], info[7]]);
     let ours = signal == libc::SIGSYS
-        && si_code(info) == SYS_SECCOMP
+        && si_code(info) == seccomp::SYS_SECCOMP
         && info[28..32] == AUDIT_ARCH_I386
         && data == i32::from(filter::FOREIGN_CALL);
     if !ours {
@@ -187,10 +186,12 @@ pub(crate) fn raise_held(task: &mut Task) {
     }
 }
 
-/// If this is a signal that was held back and raised again: what it came with at first.
+/// If this is a signal that was held back and raised again, or that a filter of the guest's wants: what it came with at first.
 fn raised_again(task: &mut Task, signal: i32, info: &[u8; 128]) -> Option<[u8; 128]> {
     let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
-    if si_code(info) != libc::SI_TKILL || sender as u32 != std::process::id() {
+    let again = si_code(info) == libc::SI_TKILL && sender as u32 == std::process::id();
+    let filtered = signal == libc::SIGSYS && si_code(info) == seccomp::SYS_SECCOMP;
+    if !again && !filtered {
         return None;
     }
     let at = task.raised.iter().position(|held| held.signal == signal)?;

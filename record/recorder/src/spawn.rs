@@ -91,6 +91,7 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     child.by_vfork = by_vfork;
     child.run = run;
     child.segv = task.segv.inherited(has(libc::CLONE_SIGHAND));
+    child.sandbox = task.sandbox.inherited(has(libc::CLONE_THREAD));
     if has(libc::CLONE_CHILD_CLEARTID) {
         child.clear_tid = child_tid;
     }

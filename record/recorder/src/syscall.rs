@@ -8,11 +8,12 @@ use ptrace::Stopped;
 use trace::{MemWrite, SyscallInfo};
 
 use crate::follow::{self, Changes};
+use crate::seccomp::Asked;
 use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Resume, Task};
-use crate::{answer, image, memmap, output, paranoid, shared, signal, trap};
+use crate::{answer, image, memmap, output, paranoid, seccomp, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
@@ -41,22 +42,35 @@ fn at_instruction(regs: &Registers) -> Registers {
 pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
     let regs = stopped.registers()?;
     if trap::is_vsyscall(&regs) {
+        seccomp::check_vsyscall(task, &regs)?;
         return trap::on_vsyscall(core, task, stopped, regs);
+    }
+    let before = at_instruction(&regs);
+    if let Some(denial) = seccomp::denial(task, &regs) {
+        return seccomp::deny(core, task, stopped, before, denial);
     }
     let nr = regs.orig_rax as u32;
     let args = regs.syscall_args();
     let space = Rc::clone(&task.space);
     let class = kernel::decide(nr, &args, &space.memory)
         .map_err(|refusal| StopError::Refused(refusal.to_string()))?;
-    let before = at_instruction(&regs);
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     core.sink.begin(task.id, task.space.id, before, info);
     task.after = before;
 
+    let mut filters = seccomp::Part::None;
     let emulated = match class {
         Class::Emulate(errno) => Some(errno.as_result()),
         Class::Map(MapCall::ForkRule) => memmap::fork_rule(&args),
         Class::Answer(answer) => answer::give(core, task, answer, &args),
+        Class::Restrict => match seccomp::asked(task, nr, &args)? {
+            Asked::Answer(result) => Some(result),
+            Asked::Install(program) => {
+                filters = seccomp::Part::Installs(program);
+                None
+            }
+            Asked::Fails => None,
+        },
         _ if output::moves_unseen(&core.streams, task, nr, &args) => Some(Errno::EINVAL.as_result()),
         _ => None,
     };
@@ -65,6 +79,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     } else if class == Class::Map(MapCall::DiscardLater) {
         // Restored at exit.
         stopped.set_registers(&Registers { rdx: libc::MADV_DONTNEED as u64, ..regs })?;
+    } else if let seccomp::Part::Installs(_) = filters {
+        // Likewise.
+        stopped.set_registers(&Registers { rdx: abi::ALLOW_ALL, ..regs })?;
     }
     let restarted = (nr == RESTART_SYSCALL).then_some(task.restart).flatten();
     let (effect_nr, effect_args) = restarted.unwrap_or((nr, args));
@@ -75,6 +92,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         made: (nr, args),
         new_action: new_segv_action(task, nr, &args),
         emulated,
+        filters,
         // A vfork child writes its parent's memory; that is its own doing.
         // Nor can what other threads do meanwhile be told from the call's effects.
         snapshot: (core.paranoid && class != Class::Spawn && !task.space.is_shared())
@@ -103,9 +121,12 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         return Err(StopError::bug("a system call returned that was never made".into()));
     };
     task.space.count_call(-1);
-    let mut regs = stopped.registers()?;
     let (nr, args) = pending.made;
-    if pending.class == Class::Map(MapCall::DiscardLater) {
+    if let seccomp::Part::Denied(denial) = pending.filters {
+        return seccomp::on_exit(core, task, stopped, (nr, args), denial);
+    }
+    let mut regs = stopped.registers()?;
+    if matches!(pending.class, Class::Map(MapCall::DiscardLater) | Class::Restrict) {
         regs.rdx = args[2];
         stopped.set_registers(&regs)?;
     }
@@ -138,6 +159,9 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let (stream, crc) = output::of_call(core, task, &call)?;
     let after = going_on(&regs, nr, result);
     task.restart = (result == ERESTART_RESTARTBLOCK).then_some((call.nr, call.args));
+    if pending.class == Class::Restrict && pending.emulated.is_none() {
+        seccomp::installed(task, pending.filters, (nr, args), result)?;
+    }
     follow(task, &stopped, &call, nr, pending.new_action)?;
     let info = SyscallInfo { nr, args, result: Some(result), output: stream, output_crc: crc };
     let ended = Ended { info, after, xstate: None, maps, writes };

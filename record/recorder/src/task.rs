@@ -11,6 +11,7 @@ use trace::MapOp;
 use crate::answer::Guise;
 use crate::follow::Follower;
 use crate::pages::Tracker;
+use crate::seccomp::{self, Sandbox};
 use crate::shared::SharedMapping;
 
 /// A recorded address space.
@@ -138,6 +139,7 @@ pub(crate) struct Pending {
     pub(crate) new_action: Option<[u8; 32]>,
     /// The result it gets without being made.
     pub(crate) emulated: Option<i64>,
+    pub(crate) filters: seccomp::Part,
     /// All writable memory at entry, where that is compared.
     pub(crate) snapshot: Option<crate::paranoid::Snapshot>,
 }
@@ -204,6 +206,8 @@ pub(crate) struct Task {
     pub(crate) segv: SegvShadow,
     /// What it believes of itself.
     pub(crate) guise: Guise,
+    /// What it has forbidden itself.
+    pub(crate) sandbox: Rc<Sandbox>,
     /// The signal it was told to die of, its event being written; 0 for none.
     pub(crate) dying: i32,
     /// Where the kernel clears its thread id when it ends (`set_tid_address`); 0 for nowhere.
@@ -277,6 +281,7 @@ impl Task {
             restart: None,
             segv: SegvShadow::default(),
             guise,
+            sandbox: Rc::default(),
             dying: 0,
             clear_tid: GuestAddr(0),
             exiting: None,

@@ -61,7 +61,8 @@ const FILE: &[Request] = &[
 ];
 
 const OTHER_ARCH: &str = "the option is for other processors";
-const SECCOMP_WHY: &str = "the program filters its own system calls";
+const LISTENER: &str = "another program cannot decide about the calls (SECCOMP_FILTER_FLAG_NEW_LISTENER)";
+const STRICT_THREADS: &str = "strict mode is refused in a process with threads";
 
 const PROCESS: &[Request] = &[
     req(1, "PR_SET_PDEATHSIG", &[sig("sig")]),
@@ -87,7 +88,7 @@ const PROCESS: &[Request] = &[
     req(19, "PR_GET_ENDIAN", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(20, "PR_SET_ENDIAN", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(21, "PR_GET_SECCOMP", &[]).class(Class::Answer(Answer::GetSeccomp)),
-    req(22, "PR_SET_SECCOMP", &[hex("mode"), hex("filter")]).refused(SECCOMP_WHY),
+    req(22, "PR_SET_SECCOMP", &[hex("mode"), hex("filter")]).class(Class::Restrict).partial(STRICT_THREADS),
     req(23, "PR_CAPBSET_READ", &[int("cap")]),
     req(24, "PR_CAPBSET_DROP", &[int("cap")]),
     req(25, "PR_GET_TSC", &[wrote("state", INT)]).class(Class::Answer(Answer::GetTsc)),
@@ -189,8 +190,8 @@ const ARCH: &[Request] = &[
 ];
 
 const FILTERS: &[Request] = &[
-    req(0, "SECCOMP_SET_MODE_STRICT", &[]).refused(SECCOMP_WHY),
-    req(1, "SECCOMP_SET_MODE_FILTER", &[read("args", SOCK_FPROG)]).refused(SECCOMP_WHY),
+    req(0, "SECCOMP_SET_MODE_STRICT", &[]).class(Class::Restrict).partial(STRICT_THREADS),
+    req(1, "SECCOMP_SET_MODE_FILTER", &[read("args", SOCK_FPROG)]).class(Class::Restrict).partial(LISTENER),
     req(2, "SECCOMP_GET_ACTION_AVAIL", &[read("args", UINT)]),
     req(3, "SECCOMP_GET_NOTIF_SIZES", &[wrote("args", SECCOMP_SIZES)]),
 ];
