@@ -17,7 +17,9 @@ impl Session {
         if let Some((tid, since)) = self.turn {
             let gone = !self.tasks.contains_key(&tid);
             let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
-            if gone || (yields || now.wrapping_sub(since) >= SLICE) && self.others_ready(tid) {
+            // What it has just mapped may be what another runs on.
+            let barred = self.ready.contains(&tid) && !self.may_run(tid);
+            if gone || barred || (yields || now.wrapping_sub(since) >= SLICE) && self.others_ready(tid) {
                 self.turn = None;
             }
         }

@@ -44,7 +44,7 @@ fn check(program: &str, code: i32, least_points: usize) -> String {
 #[test]
 fn threads_of_every_kind() {
     let printed = check("threads", 7, 5);
-    assert_eq!(printed, "sum 16000006 guarded 4000 racy plausible\nowner died 1\ndigits 790\nleader gone\n");
+    assert_eq!(printed, "sum 120000006 guarded 4000 racy plausible\nowner died 1\ndigits 790\nleader gone\n");
 }
 
 #[test]
