@@ -19,7 +19,12 @@ const STEP: u64 = 100_000;
 fn record(folder: &Path) -> Trace {
     let output = folder.join("trace");
     let command = ["sh", "-c", COMMAND].map(Into::into).to_vec();
-    let outcome = recorder::record(&recorder::Options { command, output: output.clone(), paranoid: false });
+    let outcome = recorder::record(&recorder::Options {
+        command,
+        output: output.clone(),
+        paranoid: false,
+        chaos: None,
+    });
     assert_eq!(outcome.unwrap().exit_code, 0);
     Trace::open(&output).unwrap()
 }

@@ -87,6 +87,15 @@ pub(crate) struct Record {
     /// Compare all memory around every system call with what it should have changed (slow)
     #[arg(long)]
     pub(crate) paranoid: bool,
+    /// Draw at random which task runs and for how long, and let tasks starve, to make races show
+    #[arg(long)]
+    pub(crate) chaos: bool,
+    /// Draw from this seed; with --until-fail, the first run's [default: a random one, which is printed]
+    #[arg(long, requires = "chaos", value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Record up to N times until the command fails, and keep only that recording
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) until_fail: Option<u32>,
     /// Do not say where the recording went
     #[arg(short, long)]
     pub(crate) quiet: bool,

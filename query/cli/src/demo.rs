@@ -33,7 +33,7 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let scratch = Scratch::new("demo")?;
     let guest = write_guest(scratch.path())?;
     say(&format!("$ backstory record ./{NAME}"));
-    let outcome = record::run(vec![guest.into()], &output, false)?;
+    let outcome = record::run(vec![guest.into()], &output, false, None)?;
     if let Some(reason) = outcome.refused {
         return Err(Failure::new(Class::Unsupported, format!("recording stopped: {reason}")).into());
     }

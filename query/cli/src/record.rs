@@ -16,11 +16,36 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => fresh_folder(args.command.first().map(|name| name.to_string_lossy()).as_deref())?,
     };
-    let outcome = run(args.command.clone(), &output, args.paranoid)?;
-    if !args.quiet {
-        eprintln!("backstory: {}", summary(&outcome.trace));
+    let first = args.seed.unwrap_or_else(random_seed);
+    let runs = args.until_fail.unwrap_or(1);
+    for run_number in 0..u64::from(runs) {
+        let seed = args.chaos.then(|| first.wrapping_add(run_number));
+        let outcome = run(args.command.clone(), &output, args.paranoid, seed)?;
+        let failed = outcome.exit_code != 0 || outcome.refused.is_some();
+        if args.until_fail.is_some() && !failed {
+            trace::remove(&output).class(Class::System)?;
+            continue;
+        }
+        if !args.quiet {
+            if args.until_fail.is_some() {
+                eprintln!("backstory: run {} of {runs} failed", run_number + 1);
+            }
+            if let Some(seed) = seed {
+                eprintln!("backstory: chaos with --seed {seed}");
+            }
+            eprintln!("backstory: {}", summary(&outcome.trace));
+        }
+        return finish(&outcome);
     }
-    finish(&outcome)
+    eprintln!("backstory: none of {runs} runs failed; nothing is kept");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A seed that no earlier recording had.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // Small enough to type.
+    RandomState::new().hash_one(std::process::id()) >> 32
 }
 
 /// Records `command` to `output`, and makes that the latest recording.
@@ -28,8 +53,9 @@ pub(crate) fn run(
     command: Vec<std::ffi::OsString>,
     output: &Path,
     paranoid: bool,
+    chaos: Option<u64>,
 ) -> anyhow::Result<Outcome> {
-    let options = Options { command, output: output.to_owned(), paranoid };
+    let options = Options { command, output: output.to_owned(), paranoid, chaos };
     let recorded = recorder::record(&options);
     match recorded {
         Ok(outcome) => {

@@ -17,6 +17,8 @@ pub struct Options {
     pub output: PathBuf,
     /// Compares all writable memory before and after every system call with what the table says it writes. Slow.
     pub paranoid: bool,
+    /// Draws who runs, how long, and who starves, from this seed, instead of being fair.
+    pub chaos: Option<u64>,
 }
 
 /// How a recording ended.

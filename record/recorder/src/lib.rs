@@ -29,6 +29,7 @@ mod affinity;
 mod answer;
 mod api;
 mod bpf;
+mod chaos;
 mod command;
 mod cpuid;
 mod ending;

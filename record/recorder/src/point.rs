@@ -2,14 +2,14 @@
 //! instruction by its state.
 
 use guest::{GuestAddr, PAGE_SIZE, Registers};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
-use ptrace::{HostTid, Stopped};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
+use ptrace::{HostTid, Report, Stopped};
 use trace::{Event, Fact, KeyPiece, PageSum, PointInfo, Stop};
 
 use crate::api::RecordError;
 use crate::pages::{self, Tracker};
 use crate::session::Core;
-use crate::stop::{Next, StopError};
+use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Task, same_place};
 use crate::{procfs, signal};
 
@@ -206,6 +206,37 @@ fn repeats(task: &Task, regs: &Registers) -> Option<u64> {
 
 fn is_repeated(instruction: &Instruction) -> bool {
     instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+/// Lets a task run so many instructions, fewer where the next one would show that it is stepped (`pushf` and `syscall` store the
+/// trap flag) or be taken apart (what repeats itself). Whether it was that many.
+pub(crate) fn step(task: &Task, mut stopped: Stopped, steps: u64) -> Result<(Stopped, bool), StopError> {
+    for _ in 0..steps {
+        let regs = stopped.registers()?;
+        let mut code = [0; 16];
+        let read = task.space.memory.read_some(regs.pc(), &mut code);
+        let instruction = Decoder::with_ip(64, &code[..read], regs.rip, DecoderOptions::NONE).decode();
+        let tells = matches!(
+            instruction.mnemonic(),
+            Mnemonic::Pushfq | Mnemonic::Pushf | Mnemonic::Popfq | Mnemonic::Popf | Mnemonic::Syscall
+        );
+        if tells || instruction.is_invalid() || is_repeated(&instruction) {
+            return Ok((stopped, false));
+        }
+        stopped.step(0)?;
+        stopped = match wait_one(task.host)? {
+            Report::Signal(libc::SIGTRAP, stopped) if is_step(&stopped)? => stopped,
+            report => return Err(StopError::Instead(report)),
+        };
+    }
+    Ok((stopped, true))
+}
+
+/// Whether a SIGTRAP is that of a single step.
+fn is_step(stopped: &Stopped) -> Result<bool, StopError> {
+    const TRAP_TRACE: i32 = 2;
+    let info = stopped.siginfo()?;
+    Ok(i32::from_le_bytes([info[8], info[9], info[10], info[11]]) == TRAP_TRACE)
 }
 
 /// Lets a task run to `end`.

@@ -13,6 +13,7 @@ use trace::{Event, Fact, Killed, Machine, Status, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
+use crate::chaos::Chaos;
 use crate::command::Prepared;
 use crate::cpuid::Trapping;
 use crate::ending::{Ending, Requests};
@@ -24,8 +25,10 @@ use crate::task::{Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::{ending, exec, exit, follow, header, launch, point, procfs, signal, spawn, syscall};
 
-/// Ticks a task keeps the turn while others could go on.
-pub(crate) const SLICE: u32 = 2;
+/// Ticks of a fair slice.
+const SLICE: u32 = 2;
+/// The same where the tick itself is set to the end of the slice.
+const DRAWN_SLICE: u32 = 1;
 /// Ticks a signal waits for its task's next system call.
 const HOLD: u32 = 1;
 
@@ -95,6 +98,8 @@ pub(crate) struct Session {
     root: HostTid,
     /// Waiting for what happens inside the kernel meanwhile.
     settling: bool,
+    /// Who makes the choices, if not fairness.
+    pub(crate) chaos: Option<Chaos>,
     /// Reports since the last tick.
     pub(crate) busy: bool,
     pub(crate) exit_code: Option<i32>,
@@ -170,6 +175,7 @@ impl Session {
             zombies: BTreeSet::new(),
             root: first,
             settling: false,
+            chaos: options.chaos.map(Chaos::new),
             busy: false,
             exit_code: None,
             refused: None,
@@ -200,15 +206,23 @@ impl Session {
         Ok(())
     }
 
+    /// Ticks a task keeps the turn while others could go on.
+    pub(crate) fn slice(&self) -> u32 {
+        if self.chaos.is_some() { DRAWN_SLICE } else { SLICE }
+    }
+
     fn adopt(&mut self, task: Task) {
         self.core.live.insert(task.host);
+        if let Some(chaos) = &mut self.chaos {
+            chaos.born(task.host);
+        }
         if task.is_ready() {
             self.ready.insert(task.host);
         }
         self.tasks.insert(task.host, task);
     }
 
-    fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
+    pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
         match &report {
             Report::Event(PtraceEvent::Exec, stopped) => self.becomes_leader(tid, stopped)?,
@@ -275,6 +289,9 @@ impl Session {
     fn ended(&mut self, tid: HostTid, status: Status) -> Result<(), RecordError> {
         self.ready.remove(&tid);
         self.core.live.remove(&tid);
+        if let Some(chaos) = &mut self.chaos {
+            chaos.gone(tid);
+        }
         let Some(task) = self.tasks.remove(&tid) else { return Ok(()) };
         self.core.sink.announce(task.id)?;
         if task.pending.is_some() {
@@ -362,16 +379,17 @@ impl Session {
 
     fn tick(&mut self, now: u32) -> Result<(), RecordError> {
         if let Some((tid, since)) = self.turn
-            && now.wrapping_sub(since) >= SLICE
+            && now.wrapping_sub(since) >= self.slice()
             && self.others_ready(tid)
         {
             self.turn = None;
         }
+        let slice = self.slice();
         let waiting = self.ready.iter().any(|tid| !self.may_run(*tid));
         for task in self.tasks.values_mut() {
             let late = task.held.iter().any(|held| now.wrapping_sub(held.since) >= HOLD);
             let runs = task.pending.is_none() && matches!(task.run, Run::Running) && !task.keeps_turn;
-            if late && runs || waiting && task.holds_up(SLICE, now) {
+            if late && runs || waiting && task.holds_up(slice, now) {
                 point::interrupt(task);
             }
         }

@@ -252,6 +252,12 @@ impl Task {
         self.pending.is_none() && self.space.is_shared() && matches!(self.run, Run::Running)
     }
 
+    /// Whether a few of its instructions may be run one by one: it shares memory, and nothing waits to be delivered.
+    pub(crate) fn can_be_stepped(&self) -> bool {
+        let free = self.pending.is_none() && self.exiting.is_none() && self.runs_to.is_none();
+        free && self.space.is_shared() && self.raised.is_empty()
+    }
+
     /// Whether it has run without a stop since before `tick`, on memory that others wait for.
     pub(crate) fn holds_up(&self, tick: u32, now: u32) -> bool {
         let long = now.wrapping_sub(self.resumed) >= tick;

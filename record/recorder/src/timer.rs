@@ -38,8 +38,16 @@ impl Timer {
             timer.set(signal, on_stop as extern "C" fn(i32) as usize)?;
             timer.keep_ignored(signal)?;
         }
-        timer.alarm = Some(Alarm::start(TICK_MS)?);
+        timer.alarm = Some(Alarm::start()?);
+        timer.next_in(TICK_MS * 1_000_000);
         Ok(timer)
+    }
+
+    /// Lets the next tick come in so many nanoseconds, and ticks follow as usual from there.
+    pub(crate) fn next_in(&self, nanos: u64) {
+        if let Some(Err(error)) = self.alarm.as_ref().map(|alarm| alarm.set(nanos)) {
+            tracing::debug!(%error, "the tick stays as it was");
+        }
     }
 
     /// The number of ticks so far, wrapping.
@@ -99,11 +107,9 @@ impl Drop for Timer {
 struct Alarm(libc::timer_t);
 
 impl Alarm {
-    fn start(milliseconds: u64) -> io::Result<Self> {
-        let every = libc::timespec { tv_sec: 0, tv_nsec: milliseconds as i64 * 1_000_000 };
-        let interval = libc::itimerspec { it_interval: every, it_value: every };
-        // SAFETY: an all-zero sigevent is valid, and the fields that SIGEV_THREAD_ID needs are set; all structures outlive
-        // the calls; the timer is deleted once, when this is dropped.
+    fn start() -> io::Result<Self> {
+        // SAFETY: an all-zero sigevent is valid, and the fields that SIGEV_THREAD_ID needs are set; both structures outlive
+        // the call; the timer is deleted once, when this is dropped.
         unsafe {
             let mut event: libc::sigevent = mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -113,11 +119,21 @@ impl Alarm {
             if libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            let alarm = Self(timer);
-            match libc::timer_settime(timer, 0, &interval, ptr::null_mut()) {
-                0 => Ok(alarm),
-                _ => Err(io::Error::last_os_error()),
-            }
+            Ok(Self(timer))
+        }
+    }
+
+    fn set(&self, first_nanos: u64) -> io::Result<()> {
+        let span = |nanos: u64| libc::timespec {
+            tv_sec: (nanos / 1_000_000_000) as i64,
+            tv_nsec: (nanos % 1_000_000_000) as i64,
+        };
+        let ticks =
+            libc::itimerspec { it_interval: span(TICK_MS * 1_000_000), it_value: span(first_nanos.max(1)) };
+        // SAFETY: the timer exists until this is dropped; `ticks` outlives the call.
+        match unsafe { libc::timer_settime(self.0, 0, &ticks, ptr::null_mut()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 }

@@ -3,12 +3,14 @@
 use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use ptrace::{HostTid, Waited};
+use ptrace::{HostTid, PtraceEvent, Report, Stopped, Waited};
 
 use crate::api::RecordError;
-use crate::procfs;
-use crate::session::{SLICE, Session};
+use crate::chaos::Chaos;
+use crate::session::Session;
+use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
+use crate::{point, procfs};
 
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
@@ -19,12 +21,19 @@ impl Session {
             let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
             // What it has just mapped may be what another runs on.
             let barred = self.ready.contains(&tid) && !self.may_run(tid);
-            if gone || barred || (yields || now.wrapping_sub(since) >= SLICE) && self.others_ready(tid) {
+            let over = yields || now.wrapping_sub(since) >= self.slice() || self.ends_by_chance(tid);
+            if gone || barred || over && self.others_ready(tid) {
                 self.turn = None;
+                if let Some(chaos) = self.chaos.as_mut().filter(|_| !gone) {
+                    chaos.used_up(tid);
+                }
             }
         }
         if self.turn.is_none() {
-            self.turn = self.next_ready().map(|tid| (tid, now));
+            self.turn = self.pick().map(|tid| (tid, now));
+            if let (Some(chaos), Some(_)) = (&mut self.chaos, self.turn) {
+                self.core.timer.next_in(chaos.slice());
+            }
         }
         let Some((tid, _)) = self.turn else { return Ok(()) };
         self.last = tid;
@@ -35,6 +44,13 @@ impl Session {
         let run = std::mem::replace(&mut task.run, Run::Running);
         let Run::Ready(stopped, resume) = run else { return Ok(()) };
         task.resumed = now;
+        if let Some(chaos) = &mut self.chaos
+            && resume == Resume::Cont(0)
+            && task.can_be_stepped()
+            && let Some(steps) = chaos.steps()
+        {
+            return self.step_turn(tid, stopped, steps);
+        }
         let resumed = match resume {
             Resume::Cont(signal) => stopped.cont(signal),
             Resume::ToExit => stopped.cont_to_syscall(0),
@@ -52,6 +68,49 @@ impl Session {
         Ok(())
     }
 
+    /// A turn of so many instructions.
+    fn step_turn(&mut self, tid: HostTid, stopped: Stopped, steps: u64) -> Result<(), RecordError> {
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
+        let report = match point::step(task, stopped, steps) {
+            Ok((stopped, false)) => {
+                if let Err(gone) = stopped.cont(0) {
+                    tracing::debug!(%gone, "resumed a task that is gone");
+                }
+                return Ok(());
+            }
+            Ok((stopped, true)) => {
+                task.interrupted = true;
+                self.turn = None;
+                if let Some(chaos) = &mut self.chaos {
+                    chaos.used_up(tid);
+                }
+                Report::Event(PtraceEvent::Stop, stopped)
+            }
+            Err(StopError::Instead(report)) => report,
+            Err(StopError::Gone(gone)) => {
+                tracing::debug!(%gone, "stepped a task that is gone");
+                return Ok(());
+            }
+            Err(StopError::Fatal(error)) => return Err(error),
+            Err(StopError::Refused(what)) => return Err(RecordError::Bug { what }),
+        };
+        self.report(Waited { tid, report })
+    }
+
+    /// Whether chance ends the turn of a task that has just stopped.
+    fn ends_by_chance(&mut self, tid: HostTid) -> bool {
+        self.ready.contains(&tid) && self.chaos.as_mut().is_some_and(Chaos::ends_at_call)
+    }
+
+    /// Who gets the turn.
+    fn pick(&mut self) -> Option<HostTid> {
+        if self.chaos.is_none() {
+            return self.next_ready();
+        }
+        let able = self.ready.iter().copied().filter(|tid| self.may_run(*tid)).collect();
+        self.chaos.as_mut()?.choose(&able)
+    }
+
     /// Whether another task could be given the turn.
     pub(crate) fn others_ready(&self, tid: HostTid) -> bool {
         self.ready.iter().any(|other| *other != tid && self.may_run(*other))
@@ -65,6 +124,9 @@ impl Session {
 
     /// A task that shares memory runs only while no other of its kind does.
     pub(crate) fn may_run(&self, tid: HostTid) -> bool {
+        if self.chaos.as_ref().is_some_and(|chaos| chaos.is_starving(tid)) {
+            return false;
+        }
         let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.is_shared());
         !sharing || !self.tasks.values().any(Task::runs_on_shared_memory)
     }

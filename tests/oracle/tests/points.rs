@@ -58,3 +58,42 @@ fn programs_that_share_memory_are_one_unit() {
     let printed = check("shared", 0, 20);
     assert_eq!(printed, "sum 780 status 5\n");
 }
+
+/// Records until the program fails; `None` when it never did. The kept recording is replayed.
+fn until_failure(program: &str, chaos: &[&str], runs: &str) -> Option<String> {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = programs::folder().join("points").join(format!("{program}.c"));
+    let guest = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    let mut command = backstory(["record"]);
+    let recorded = command
+        .args(chaos)
+        .args(["--until-fail", runs, "-o"])
+        .arg(&trace)
+        .arg("--")
+        .arg(&guest)
+        .output()
+        .unwrap();
+    let said = text(&recorded.stderr);
+    if recorded.status.success() {
+        assert!(said.contains("runs failed; nothing is kept") && !trace.exists(), "{said}");
+        return None;
+    }
+    assert_eq!(shell_code(&recorded), 1, "{program}: {said}");
+    succeed(&["check"], &trace, program);
+    succeed(&["replay"], &trace, program);
+    Some(said)
+}
+
+#[test]
+fn chaos_finds_a_lost_update() {
+    assert_eq!(until_failure("lost_update", &[], "20"), None, "fair scheduling loses none");
+    let said = until_failure("lost_update", &["--chaos"], "100").expect("a lost update");
+    assert!(said.contains("chaos with --seed "), "{said}");
+}
+
+#[test]
+fn chaos_starves_the_only_thread_that_could_run() {
+    assert_eq!(until_failure("timeout", &[], "10"), None, "half a second is enough");
+    until_failure("timeout", &["--chaos"], "100").expect("a timeout");
+}
