@@ -55,6 +55,7 @@ mod sink;
 mod spawn;
 mod stop;
 mod syscall;
+mod sysv;
 mod task;
 mod timer;
 mod trap;

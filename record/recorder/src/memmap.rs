@@ -11,7 +11,7 @@ use crate::image::ImageError;
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::Task;
-use crate::{procfs, shared};
+use crate::{procfs, shared, sysv};
 
 /// End of user space as programs get it.
 const USER_END: u64 = 1 << 47;
@@ -42,9 +42,8 @@ pub(crate) fn ops(
         MapCall::Discard | MapCall::DiscardLater => MapOp::Discard { range },
         // Only advice that undoes what is never done gets this far.
         MapCall::ForkRule => return Ok(Vec::new()),
-        MapCall::Shmat | MapCall::Shmdt => {
-            return Err(StopError::Refused("System V shared memory is not supported".into()));
-        }
+        MapCall::Shmat => return sysv::attach(core, task, call),
+        MapCall::Shmdt => return Ok(sysv::detach(task, call)),
     };
     Ok(if range.is_empty() { Vec::new() } else { vec![op] })
 }

@@ -31,6 +31,23 @@ pub(crate) struct Object {
     kept: Cell<FileId>,
 }
 
+impl Object {
+    /// Whether it is what has that identity.
+    pub(crate) fn is(&self, identity: Identity) -> bool {
+        self.file == Some(identity)
+    }
+
+    /// Whether its identity is on that device.
+    pub(crate) fn is_on(&self, device: u64) -> bool {
+        self.file.is_some_and(|(on, _)| on == device)
+    }
+
+    /// The kept file that stands for it.
+    pub(crate) fn kept(&self) -> FileId {
+        self.kept.get()
+    }
+}
+
 /// A mapping of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedMapping {
@@ -79,12 +96,7 @@ pub(crate) fn map_file(
         None => new_object(core, opened)?,
     };
     let followers = follow::take_shared(core, &task.space, identity(meta)).map_err(|name| mixed(&name))?;
-    for space in core.spaces.iter().filter_map(Weak::upgrade) {
-        if !Rc::ptr_eq(&space, &task.space) && shows(&space, &object) {
-            space.sharing.set(true);
-            task.space.sharing.set(true);
-        }
-    }
+    is_shown_by(core, task, &object);
     let kept = object.kept.get();
     let mut ops = vec![of_file(range, prot, true, (kept, offset), name)];
     let readable = Prot { read: true, write: false, exec: false };
@@ -106,10 +118,25 @@ fn mixed(name: &str) -> StopError {
 
 fn new_object(core: &mut Core, (file, meta, name): Opened<'_>) -> Result<Rc<Object>, StopError> {
     let kept = Cell::new(core.sink.writer.keep_anew(file, name)?);
-    let object = Rc::new(Object { file: Some(identity(meta)), kept });
+    Ok(add_object(core, identity(meta), kept))
+}
+
+/// Notes a new object.
+pub(crate) fn add_object(core: &mut Core, identity: Identity, kept: Cell<FileId>) -> Rc<Object> {
+    let object = Rc::new(Object { file: Some(identity), kept });
     core.objects.retain(|weak| weak.strong_count() > 0);
     core.objects.push(Rc::downgrade(&object));
-    Ok(object)
+    object
+}
+
+/// A task is about to show an object: from now on its space and all others that show it take turns.
+pub(crate) fn is_shown_by(core: &Core, task: &Task, object: &Rc<Object>) {
+    for space in core.spaces.iter().filter_map(Weak::upgrade) {
+        if !Rc::ptr_eq(&space, &task.space) && shows(&space, object) {
+            space.sharing.set(true);
+            task.space.sharing.set(true);
+        }
+    }
 }
 
 /// A mapping of a kept file.

@@ -41,7 +41,12 @@ fn recorded(text: &str, exit_code: i32) -> (Outcome, Vec<Event>) {
     std::fs::write(&source, format!("{HEAD}{text}")).expect("a writable folder");
     let status = Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&binary).arg(&source).status();
     assert!(status.expect("a C compiler").success());
-    let options = Options { command: vec![binary.into()], output: dir.path().join("trace"), paranoid: true, chaos: None };
+    let options = Options {
+        command: vec![binary.into()],
+        output: dir.path().join("trace"),
+        paranoid: true,
+        chaos: None,
+    };
     let outcome = record(&options).expect("a recording");
     let trace = Trace::open(&outcome.trace).expect("a readable trace");
     assert_eq!(trace::check(&trace), []);

@@ -56,7 +56,7 @@ fn signals_at_any_instruction() {
 #[test]
 fn programs_that_share_memory_are_one_unit() {
     let printed = check("shared", 0, 20);
-    assert_eq!(printed, "sum 780 status 5\n");
+    assert_eq!(printed, "sum 780 status 5 segment 111\n");
 }
 
 /// Records until the program fails; `None` when it never did. The kept recording is replayed.

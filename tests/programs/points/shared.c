@@ -1,8 +1,10 @@
-// Two programs, executed separately, that hand a counter to and fro in a file both map shared, at different addresses, without any call.
+// Two programs, executed separately, that hand a counter to and fro in a file both map shared, at different addresses, without any call;
+// and a parent and its child that do so in a System V segment.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +26,27 @@ static int peer(const char *name) {
     return 5;
 }
 
+static long by_segment(void) {
+    int id = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600);
+    volatile long *first = shmat(id, 0, 0);
+    first[0] = 1;
+    first[600] = 100;
+    if (!fork()) {
+        volatile long *again = shmat(id, 0, 0);
+        while (again[0] != 2);
+        again[600] += 11;
+        again[0] = 3;
+        _exit(0);
+    }
+    first[0] = 2;
+    while (first[0] != 3);
+    wait(0);
+    long sum = first[600];
+    shmdt((void *)first);
+    shmctl(id, IPC_RMID, 0);
+    return sum;
+}
+
 int main(int argc, char **argv) {
     if (argc == 2) return peer(argv[1]);
     char name[] = "/tmp/sharedXXXXXX";
@@ -40,6 +63,6 @@ int main(int argc, char **argv) {
     }
     wait(&status);
     unlink(name);
-    printf("sum %ld status %d\n", shared[1], WEXITSTATUS(status));
+    printf("sum %ld status %d segment %ld\n", shared[1], WEXITSTATUS(status), by_segment());
     return 0;
 }

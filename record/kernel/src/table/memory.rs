@@ -33,9 +33,7 @@ pub(super) const ROWS: &[Row] = &[
     row(27, "mincore", &[hex("addr"), uint("length"), MINCORE]),
     row(28, "madvise", &[hex("addr"), uint("length"), request("advice")]).requests(&MADVISE),
     row(29, "shmget", &[hex("key"), uint("size"), flags("flags", &IPC_GET)]),
-    row(30, "shmat", &[int("id"), hex("addr"), flags("flags", &SHM_AT)])
-        .map(MapCall::Shmat)
-        .refused("System V shared memory is not recorded yet"),
+    row(30, "shmat", &[int("id"), hex("addr"), flags("flags", &SHM_AT)]).map(MapCall::Shmat),
     row(31, "shmctl", &[int("id"), request("cmd"), hex("buf")]).requests(&SHMCTL),
     row(67, "shmdt", &[hex("addr")]).map(MapCall::Shmdt),
     row(149, "mlock", &[hex("addr"), uint("length")]),
