@@ -37,6 +37,7 @@ struct Small {
     retired: u8,
     unretired: i8,
     flags_exact: bool,
+    logging: bool,
 }
 
 impl Small {
@@ -48,6 +49,7 @@ impl Small {
             retired: u8::try_from(mark.retired).ok()?,
             unretired: i8::try_from(mark.unretired).ok()?,
             flags_exact: mark.flags_exact,
+            logging: mark.logging,
         })
     }
 
@@ -59,6 +61,7 @@ impl Small {
             unretired: i32::from(self.unretired),
             spilled: Spilled(self.spilled),
             flags_exact: self.flags_exact,
+            logging: self.logging,
         }
     }
 }
@@ -137,6 +140,7 @@ mod tests {
             unretired: -24,
             spilled: Spilled(0x8005),
             flags_exact: true,
+            logging: true,
         };
         let small = Small::new(&mark, GuestAddr(0x40_0000)).unwrap();
         assert_eq!(small.mark(GuestAddr(0x40_0000)), mark);

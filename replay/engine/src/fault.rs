@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
 use translate::log::HEADER_BYTES;
-use translate::{BlockId, CacheAddr, Indirect, Mark};
+use translate::{BlockId, CacheAddr, Indirect, Mark, RUNTIME_PAGE_SIZE};
 
 use crate::host::Stop;
 use crate::run::{Next, SI_KERNEL};
@@ -15,6 +15,8 @@ use crate::{Block, Exit, Fault, RunError, Watch};
 const TRAP_HWBKPT: i32 = 4;
 /// `si_code` of an alignment check.
 const BUS_ADRALN: i32 = 1;
+/// The flag by which a program has alignment checked.
+const AC: u64 = 1 << 18;
 
 /// The parts of a `siginfo_t` that faults fill in (`include/uapi/asm-generic/siginfo.h`).
 struct Info {
@@ -54,17 +56,43 @@ impl Space {
         if signo == libc::SIGSEGV && self.written(GuestAddr(info.addr))? {
             return Ok(Next::Single);
         }
-        // The log's own stores are not aligned.
-        if (signo, info.code) == (libc::SIGBUS, BUS_ADRALN) && block.mode.logs() {
-            let name = "alignment checks while logging".to_owned();
-            return Ok(Next::Return(Exit::Unsupported { pc: mark.pc, name }));
-        }
         // The address of an instruction, where that is what the kernel reports, is the guest's.
         let instruction = matches!(signo, libc::SIGFPE | libc::SIGILL);
         let addr = if instruction { mark.pc } else { GuestAddr(info.addr) };
         let defined = !block.mode.exact() || self.slot.page().flags_defined != 0;
         let flags_exact = mark.flags_exact && defined;
         Ok(Next::Return(Exit::Fault(Fault { signo, code: info.code, addr, flags_exact })))
+    }
+
+    /// The guest has alignment checked, and the log's own code failed the check: performs that instruction without.
+    /// Where to go on, if that is what stopped the process.
+    pub(crate) fn pass_alignment_check(
+        &mut self,
+        signo: i32,
+        regs: &Registers,
+    ) -> Result<Option<Registers>, RunError> {
+        if signo != libc::SIGBUS || regs.eflags & AC == 0 || !self.is_logging_code(CacheAddr(regs.rip)) {
+            return Ok(None);
+        }
+        if Info::of(&self.host.siginfo()?).code != BUS_ADRALN {
+            return Ok(None);
+        }
+        self.host.set_registers(&Registers { eflags: regs.eflags & !AC, ..*regs })?;
+        if self.host.step()? != Stop::Signal(libc::SIGTRAP) {
+            return Err(RunError::Unexplained { signo, cache: regs.rip });
+        }
+        let regs = self.host.registers()?;
+        Ok(Some(Registers { eflags: regs.eflags | AC, ..regs }))
+    }
+
+    /// Whether the code at `at` accesses the log for the guest.
+    fn is_logging_code(&self, at: CacheAddr) -> bool {
+        let runtime = u64::from(self.low.runtime());
+        if (runtime..runtime + RUNTIME_PAGE_SIZE as u64).contains(&at.0) {
+            // What is searched for is not.
+            return !self.comparisons.iter().any(|place| (place.start..place.end).contains(&at));
+        }
+        self.code.block_at(at).and_then(|block| block.mark_at(at)).is_some_and(|mark| mark.logging)
     }
 
     /// The lookup missed because no processor branches to such an address: takes the branch back.

@@ -202,13 +202,20 @@ impl Space {
 
     /// Lets the process run from host registers until the cache is left.
     pub(crate) fn go_on(&mut self, regs: &Registers) -> Result<Next, RunError> {
-        self.host.set_registers(regs)?;
-        let stop = self.host.resume()?;
-        let regs = self.host.registers()?;
-        self.counters.stops += 1;
-        match stop {
-            Stop::Seccomp => self.left(&regs),
-            Stop::Signal(signo) => self.interrupted(signo, &regs),
+        let mut regs = *regs;
+        loop {
+            self.host.set_registers(&regs)?;
+            let stop = self.host.resume()?;
+            regs = self.host.registers()?;
+            self.counters.stops += 1;
+            let signo = match stop {
+                Stop::Seccomp => return self.left(&regs),
+                Stop::Signal(signo) => signo,
+            };
+            match self.pass_alignment_check(signo, &regs)? {
+                Some(after) => regs = after,
+                None => return self.interrupted(signo, &regs),
+            }
         }
     }
 

@@ -245,6 +245,8 @@ pub struct Mark {
     pub spilled: Spilled,
     /// Whether the arithmetic flags in place are the guest's (in exact modes always, once `flags_defined`).
     pub flags_exact: bool,
+    /// The code is the log's: what it accesses, the guest does not. It may not be aligned.
+    pub logging: bool,
 }
 
 /// One way through a block, from its entry to one of its ends.

@@ -171,6 +171,7 @@ impl Generator<'_> {
             unretired: self.subtracted as i32 - self.retired as i32 + 1,
             spilled: self.spilled,
             flags_exact: self.true_flags == ARITHMETIC,
+            logging: false,
         };
         self.indirect = Some(Indirect { pc: step.pc, stack, mark });
         self.hot.raw(&[0xFF, 0x24, 0xCD]); // jmp [rcx * 8 + table]

@@ -89,6 +89,8 @@ pub(crate) struct Generator<'a> {
     /// Arithmetic flags that the block's instructions so far have defined.
     defined_flags: u32,
     pub observer: Option<Observer>,
+    /// Whether the code now emitted is the log's.
+    pub logging: bool,
     /// A register that the block's instructions do not name, if there is one (with [`Counting::Exits`]).
     pub idle: u8,
     pub slots: Vec<Slot>,
@@ -122,6 +124,7 @@ impl<'a> Generator<'a> {
             true_flags: if request.mode.exact() { flags::ARITHMETIC } else { 0 },
             defined_flags: 0,
             observer,
+            logging: false,
             idle: RAX,
             slots: Vec::new(),
             indirect: None,
@@ -160,6 +163,7 @@ impl<'a> Generator<'a> {
             unretired: self.subtracted as i32 - self.retired as i32,
             spilled: self.spilled,
             flags_exact: self.true_flags == flags::ARITHMETIC,
+            logging: self.logging,
         };
         match self.marks.last_mut() {
             Some(last) if last.offset == mark.offset => *last = mark,

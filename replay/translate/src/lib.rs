@@ -17,8 +17,8 @@
 //! - `log`: what observed code writes, and a walker over it
 //! - `refusal`: what cannot be translated, by name
 //!
-//! Not supported: a guest that sets the trap flag (not noticed: its traps would come in the wrong places), and, in logging modes,
-//! one that turns alignment checks on (noticed: the log's own stores are not aligned, and fault).
+//! Not supported: a guest that sets the trap flag (not noticed: its traps would come in the wrong places). Where it turns
+//! alignment checks on, what the log's own code accesses may fault ([`Mark::logging`]): the supervisor steps over that.
 
 mod block;
 mod branch;

@@ -181,6 +181,8 @@ impl Generator<'_> {
     /// Logs the addresses of the stores that `step` is about to make.
     pub(crate) fn before_stores(&mut self, step: &Step) {
         let Some(mut observer) = self.observer.take() else { return };
+        self.logging = true;
+        self.mark(step.pc);
         for store in &step.stores {
             let slot = self.slots.len() as u32;
             let entry = if store.is_bulk() {
@@ -203,6 +205,8 @@ impl Generator<'_> {
             };
             self.slots.push(entry);
         }
+        self.logging = false;
+        self.mark(step.pc);
         self.observer = Some(observer);
     }
 
@@ -307,7 +311,7 @@ impl Generator<'_> {
 
     /// Makes the record's address available, if something of this store is to be logged.
     fn open_record(&mut self, observer: &mut Observer, pc: GuestAddr, store: &Store) {
-        if !matches!((store.value, store.condition), (Value::Fixed(_), When::Always)) {
+        if must_log(store) {
             self.open(observer, pc);
         }
     }
@@ -326,7 +330,14 @@ impl Generator<'_> {
     /// Logs the contents of the stores that `step` has made.
     pub(crate) fn after_stores(&mut self, step: &Step) {
         let Some(mut observer) = self.observer.take() else { return };
-        for (slot, store) in std::mem::take(&mut observer.pending) {
+        let pending = std::mem::take(&mut observer.pending);
+        // None of a call, whose next instruction would be another.
+        let logs = pending.iter().any(|(_, store)| must_log(store));
+        if logs {
+            self.logging = true;
+            self.mark(step.next());
+        }
+        for (slot, store) in pending {
             let slot = self.slots[slot as usize];
             match slot.condition {
                 Condition::Always => {}
@@ -339,6 +350,10 @@ impl Generator<'_> {
             if let Contents::Logged { at } = slot.contents {
                 self.log_contents(&observer, &store, slot.address, at);
             }
+        }
+        if logs {
+            self.logging = false;
+            self.mark(step.next());
         }
         observer.follow(step);
         self.observer = Some(observer);
@@ -528,6 +543,11 @@ impl Generator<'_> {
         self.hot.store(start, RCX);
         self.unspill(RCX);
     }
+}
+
+/// Whether something of a store goes into the record after it.
+fn must_log(store: &Store) -> bool {
+    !matches!((store.value, store.condition), (Value::Fixed(_), When::Always))
 }
 
 /// An operand in the record, `at` bytes after its header.

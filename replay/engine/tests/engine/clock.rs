@@ -113,7 +113,7 @@ fn a_static_program_stops_anywhere() {
 
 #[test]
 fn alignment_checks_come_and_go() {
-    for mode in [Mode::Plain, Mode::Exact] {
+    for mode in MODES {
         for every in [None, Some(5), Some(60)] {
             check("aligned.s", ALIGNED, NOLIBC, mode, every);
         }

@@ -90,7 +90,7 @@ const ALIGNED: &str = "pushq $0x40202\n popfq\n";
 
 #[test]
 fn alignment_is_checked_when_the_guest_wants_it() {
-    let modes = [Mode::Plain, Mode::Exact];
+    let modes = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
     let aligned = "lea buffer(%rip), %rdi\n mov %rax, 8(%rdi)\n call 1f\n jmp 2f\n1: lea 3f(%rip), %rcx\n jmp *%rcx\n3: ret\n2:";
     check_in(&modes, &format!("{ALIGNED}{aligned}\n mov %rax, 1(%rdi)"), libc::SIGBUS, 1, |_| 0);
     check_in(&modes, &format!("{ALIGNED}{aligned}\n mov 14(%rdi), %ecx"), libc::SIGBUS, 1, |_| 0);
@@ -103,7 +103,7 @@ fn the_alignment_flag_is_the_guests() {
     let source = format!(".globl _start\n_start: {ALIGNED} call 1f\n pushfq\n pop %rbx\n ud2\n1: ret\n");
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "flag.s", &source, &["-static", "-nostdlib"]);
-    for mode in [Mode::Plain, Mode::Exact] {
+    for mode in [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact] {
         let mut space = Native::start(&program, &[]).image(mode);
         assert!(
             matches!(space.run(None).unwrap(), Exit::Fault(Fault { signo: libc::SIGILL, .. })),
@@ -115,9 +115,6 @@ fn the_alignment_flag_is_the_guests() {
             "{mode:?}"
         );
     }
-    let mut space = Native::start(&program, &[]).image(Mode::Indexed);
-    let exit = space.run(None).unwrap();
-    assert!(matches!(&exit, Exit::Unsupported { name, .. } if name.contains("alignment")), "{exit:?}");
 }
 
 #[test]

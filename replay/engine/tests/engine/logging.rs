@@ -94,3 +94,97 @@ fn the_log_is_what_was_stored() {
         }
     }
 }
+
+/// Stores of many kinds with alignment checks on. Records of many lengths leave the next one at any multiple of four.
+const ALIGNED: &str = r"
+.globl _start
+_start:
+    mov $300, %r8d
+    mov $2f, %r9
+1:  pushq $0x40206
+    popfq
+    mov %r8, %rdi
+    and $31, %edi
+    lea buffer(,%rdi,8), %rdi
+    mov %r8d, 8(%rdi)
+    mov %r8, 4096(%rdi)
+    mov %r8b, 13(%rdi)
+    mov %r8w, 22(%rdi)
+    add %r8, buffer+2048(%rip)
+    incl buffer+2060(%rip)
+    movd %r8d, %xmm0
+    movq %xmm0, 8192(%rdi)
+    movaps %xmm0, buffer+2064(%rip)
+    bts %r8, buffer+3072(%rip)
+    mov buffer+2048(%rip), %rax
+    lock cmpxchg %rdx, buffer+2048(%rip)
+    call *%r9
+    call 2f
+    lea 16384(%rdi), %rdi
+    mov %r8d, %eax
+    mov $9, %ecx
+    rep stosl
+    and $-8, %rdi
+    lea buffer(%rip), %rsi
+    mov %r8d, %ecx
+    and $7, %ecx
+    rep movsq
+    mov %r8d, 2048(%rdi)
+    pushfq
+    pop %rbx
+    or %rbx, %r11
+    pushq $0x206
+    popfq
+    mov %r8, buffer+40001(%rip)
+    dec %r8d
+    jnz 1b
+    mov $60, %eax
+    syscall
+2:  mov %rsp, buffer+2088(%rip)
+    push %r8
+    pop buffer+2096(%rip)
+    xchg %rdx, buffer+2104(%rip)
+    ret
+.bss
+.balign 4096
+buffer: .skip 65536
+";
+
+#[test]
+fn the_log_is_what_was_stored_with_alignment_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "aligned.s", ALIGNED, &["-static", "-nostdlib"]);
+    for (mode, budget) in [
+        (Mode::Indexed, None),
+        (Mode::IndexedExact, None),
+        (Mode::Indexed, Some(5)),
+        (Mode::Indexed, Some(1)),
+        (Mode::IndexedExact, Some(71)),
+    ] {
+        let native = Native::start(&program, &[]);
+        let mut plain = native.image(Mode::Plain);
+        assert_eq!(plain.run(None).unwrap(), Exit::Syscall);
+        let mut space = native.image(mode);
+        let mut copy = Copy::default();
+        loop {
+            match space.run(budget).unwrap() {
+                Exit::Syscall => break,
+                Exit::LogFull => drain(&mut space, &mut copy),
+                exit => assert_eq!(exit, Exit::Budget, "{mode:?}"),
+            }
+        }
+        drain(&mut space, &mut copy);
+        assert_eq!(copy.instructions, space.retired(), "{mode:?}");
+        assert_eq!((space.retired(), space.registers()), (plain.retired(), plain.registers()), "{mode:?}");
+        assert_eq!(space.registers().r11 & 0x40000, 0x40000, "{mode:?}");
+        // The last store that is not aligned goes there.
+        let start = copy.bytes.range(..0x7000_0000).next_back().unwrap().0 - 40_008;
+        assert!(copy.bytes.len() > 1000);
+        let mut memory = vec![0; 65536];
+        plain.read(GuestAddr(start), &mut memory).unwrap();
+        for (at, byte) in memory.iter().enumerate() {
+            let logged = copy.bytes.get(&(start + at as u64)).copied().unwrap_or(0);
+            assert_eq!(logged, *byte, "{at} in {mode:?}");
+        }
+    }
+}
