@@ -3,11 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Path of the release or debug binary beside the running test.
+/// How Backstory's own lines on standard error begin.
+const OURS: &str = "backstory:";
+
+/// Path of the release or debug binary beside the running program: `target/PROFILE/deps/TEST` or `target/PROFILE/PROGRAM`.
 pub fn binary() -> PathBuf {
-    let test = std::env::current_exe().expect("the test knows its path");
-    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
-    let path = profile.join("backstory");
+    let program = std::env::current_exe().expect("the program knows its path");
+    let mut folder = program.parent().expect("a program lies in a folder");
+    if folder.ends_with("deps") {
+        folder = folder.parent().expect("target/PROFILE");
+    }
+    let path = folder.join("backstory");
     assert!(path.exists(), "{} is not built: cargo build --workspace first", path.display());
     path
 }
@@ -19,10 +25,16 @@ pub fn backstory<I: IntoIterator<Item = S>, S: AsRef<std::ffi::OsStr>>(args: I) 
     command
 }
 
+/// What records `command` into `dir`, not yet run.
+pub fn recorder<S: AsRef<std::ffi::OsStr>>(dir: &Path, command: &[S]) -> Command {
+    let mut recorder = backstory(["record", "-o"]);
+    recorder.arg(dir).arg("--").args(command);
+    recorder
+}
+
 /// Records `command` into `dir`; its output and status.
 pub fn record<S: AsRef<std::ffi::OsStr>>(dir: &Path, command: &[S]) -> Output {
-    let mut recorder = backstory(["record", "-o"]);
-    recorder.arg(dir).arg("--").args(command).output().expect("backstory runs")
+    recorder(dir, command).output().expect("backstory runs")
 }
 
 /// The exit code as a shell shows it.
@@ -34,5 +46,12 @@ pub fn shell_code(output: &Output) -> i32 {
 /// The lines of standard error that are not Backstory's own.
 pub fn guest_stderr(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
-    text.lines().filter(|line| !line.starts_with("backstory:")).map(|line| format!("{line}\n")).collect()
+    text.lines().filter(|line| !line.starts_with(OURS)).map(|line| format!("{line}\n")).collect()
+}
+
+/// The first line of standard error that is Backstory's own and says what failed, without its head.
+pub fn complaint(output: &Output) -> Option<String> {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let mut own = text.lines().filter_map(|line| line.strip_prefix(OURS));
+    own.find(|line| !line.starts_with(" recorded ")).map(|line| line.trim().to_owned())
 }

@@ -45,7 +45,7 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that only test; they may use anything.
-const TEST_CRATES: &[&str] = &["tidy", "oracle", "bench"];
+const TEST_CRATES: &[&str] = &["tidy", "oracle", "bench", "conformance"];
 
 fn short(name: &str) -> Option<&str> {
     name.strip_prefix("backstory-")
