@@ -244,7 +244,7 @@ fn run_past(task: &mut Task, mut stopped: Stopped, end: u64) -> Result<Next, Sto
     stopped.poke_user(DEBUG_REGISTERS, end)?;
     stopped.poke_user(DEBUG_REGISTERS + 7 * 8, BREAK_ON_EXECUTION)?;
     task.runs_to = Some(end);
-    task.keeps_turn = true;
+    (task.keeps_turn, task.adrift) = (true, true);
     Ok((stopped, Resume::Cont(0)))
 }
 

@@ -474,7 +474,8 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
             spawn::on_spawn(core, task, stopped)
         }
         Report::Event(_, stopped) => {
-            let resume = if task.pending.is_some() { Resume::ToExit } else { Resume::Cont(0) };
+            task.adrift = task.pending.is_none();
+            let resume = if task.adrift { Resume::Cont(0) } else { Resume::ToExit };
             Ok((stopped, resume))
         }
         Report::Signal(signal, stopped) => {

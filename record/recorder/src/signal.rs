@@ -78,13 +78,17 @@ pub(crate) fn on_signal(
         Place::Fault(before) => (Stop::Fault, *before),
         Place::Anywhere if disposition == Disposition::Handler => {
             hold(core, task, signal, info);
+            task.adrift = true;
             return Ok((stopped, Resume::Cont(0)));
         }
         Place::Anywhere if disposition == Disposition::Kills => {
             hold(core, task, signal, info);
             return point::on_interrupt(core, task, stopped);
         }
-        Place::Anywhere => return Ok((stopped, Resume::Cont(signal))),
+        Place::Anywhere => {
+            task.adrift = true;
+            return Ok((stopped, Resume::Cont(signal)));
+        }
     };
     let mut event = Event { stop, ..Event::in_place(task.id, task.space.id, before, Fact::Instruction) };
     let action = match disposition {

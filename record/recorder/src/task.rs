@@ -218,6 +218,8 @@ pub(crate) struct Task {
     pub(crate) at_point: bool,
     /// It was told to stop (`PTRACE_INTERRUPT`).
     pub(crate) interrupted: bool,
+    /// It was stopped after it had run code of its own, and no event tells where: it goes on before others run.
+    pub(crate) adrift: bool,
     /// It may not be interrupted now.
     pub(crate) keeps_turn: bool,
     /// It asked for others to run (`sched_yield`).
@@ -293,6 +295,7 @@ impl Task {
             exiting: None,
             at_point: false,
             interrupted: false,
+            adrift: false,
             keeps_turn: false,
             yields: false,
             resumed: 0,

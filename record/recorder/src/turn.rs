@@ -44,6 +44,7 @@ impl Session {
         let run = std::mem::replace(&mut task.run, Run::Running);
         let Run::Ready(stopped, resume) = run else { return Ok(()) };
         task.resumed = now;
+        task.adrift = false;
         if let Some(chaos) = &mut self.chaos
             && resume == Resume::Cont(0)
             && task.can_be_stepped()
@@ -122,13 +123,15 @@ impl Session {
         after.chain(&self.ready).copied().find(|tid| self.may_run(*tid))
     }
 
-    /// A task that shares memory runs only while no other of its kind does.
+    /// A task that shares memory runs only while no other of its kind does, and none stands where no event tells of.
     pub(crate) fn may_run(&self, tid: HostTid) -> bool {
-        if self.chaos.as_ref().is_some_and(|chaos| chaos.is_starving(tid)) {
+        let adrift = self.tasks.get(&tid).is_some_and(|task| task.adrift);
+        if !adrift && self.chaos.as_ref().is_some_and(|chaos| chaos.is_starving(tid)) {
             return false;
         }
         let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.is_shared());
-        !sharing || !self.tasks.values().any(Task::runs_on_shared_memory)
+        let first = |task: &Task| task.runs_on_shared_memory() || task.adrift && task.host != tid;
+        !sharing || !self.tasks.values().any(first)
     }
 
     /// The next report, or `None` if the turn was lost or a tick came.
