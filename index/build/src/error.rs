@@ -21,6 +21,9 @@ pub enum BuildError {
     /// Something could not be committed.
     #[error("cannot write the index")]
     Commit(#[from] CommitError),
+    /// What an earlier build committed cannot be opened.
+    #[error("cannot go on with the index")]
+    Open(#[from] store::OpenError),
     /// What an earlier build committed cannot be read.
     #[error("cannot go on with the index")]
     Resume(#[from] QueryError),

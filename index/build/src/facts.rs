@@ -11,6 +11,7 @@ use trace::{
 use crate::error::BuildError;
 use crate::files::{Files, Finished};
 use crate::mappings::Mappings;
+use crate::switches::Switches;
 
 /// Offsets in `siginfo_t` (asm-generic/siginfo.h).
 const SI_CODE: usize = 8;
@@ -27,6 +28,7 @@ pub(crate) fn read(trace: &Trace, moments: &Moments, paths: &Paths) -> Result<Fa
         facts: Facts::default(),
         files: Files::new(&trace.header().fds),
         mappings: Mappings::default(),
+        switches: Switches::default(),
         tasks: BTreeMap::new(),
         entered: HashMap::new(),
         in_space: HashMap::new(),
@@ -35,6 +37,7 @@ pub(crate) fn read(trace: &Trace, moments: &Moments, paths: &Paths) -> Result<Fa
         let (id, event) = item?;
         let own = matches!(event.fact, Fact::Syscall(_) | Fact::SyscallLeave(_) | Fact::Instruction);
         let moment = Moment(moments.end(id).0.saturating_sub(u64::from(own)));
+        reader.switches.event(id, &event, moments.start(id)..moments.end(id));
         reader.event(id, &event, moment)?;
     }
     let mut facts = reader.facts;
@@ -46,6 +49,7 @@ pub(crate) fn read(trace: &Trace, moments: &Moments, paths: &Paths) -> Result<Fa
     facts.syscalls.sort_by_key(|row| row.event);
     facts.tasks = reader.tasks.into_values().collect();
     facts.mappings = reader.mappings.finish();
+    facts.switches = reader.switches.rows;
     Ok(facts)
 }
 
@@ -55,6 +59,7 @@ struct Reader<'a> {
     facts: Facts,
     files: Files,
     mappings: Mappings,
+    switches: Switches,
     tasks: BTreeMap<TaskId, TaskRow>,
     /// The call a task is in: when it began, at which event, in which space.
     entered: HashMap<TaskId, (SyscallInfo, Moment, EventId, SpaceId)>,

@@ -86,9 +86,11 @@ pub(crate) struct Tools<'a> {
 impl Feed {
     /// Begins at `first_tick` of a space, with the call stacks in `frames`.
     pub(crate) fn new(space: SpaceId, first_tick: u64, frames: Frames) -> Self {
+        let mut raw = RawGranule::new(space, first_tick);
+        raw.go_on(&frames);
         Self {
             space,
-            raw: RawGranule::new(space, first_tick),
+            raw,
             frames,
             first: Vec::new(),
             entries: Vec::new(),
@@ -222,6 +224,7 @@ impl Feed {
         let tick = self.raw.tick();
         self.raw.restart(tick);
         self.raw.mark(self.moment, self.task);
+        self.raw.go_on(&self.frames);
         Ok(())
     }
 

@@ -9,7 +9,7 @@
 //! - `feed`: from a space's log to granules
 //! - `watch`: the observer that feeds them while a replay runs
 //! - `work`: units over workers, segments to the writer
-//! - `facts`: the small tables, from the event stream; `files` (descriptors) and `mappings` are its models
+//! - `facts`: the small tables, from the event stream; `files` (descriptors), `mappings` and `switches` (who runs) are its models
 
 mod error;
 mod facts;
@@ -18,6 +18,7 @@ mod files;
 mod mappings;
 mod options;
 mod shapes;
+mod switches;
 mod watch;
 mod work;
 

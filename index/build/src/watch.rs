@@ -46,7 +46,7 @@ pub(crate) struct Watch<'a> {
     segment: Segment,
     encoder: Encoder,
     feeds: HashMap<SpaceId, Feed>,
-    /// Where tasks that share memory begin: in what another one does.
+    /// Where tasks that share a stack begin: in what another one does.
     adopts: HashMap<TaskId, TaskId>,
     /// The syscall a task is in.
     entered: HashMap<TaskId, GuestAddr>,
@@ -194,16 +194,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn spawn(
-        &mut self,
-        parent: SpaceId,
-        task: TaskId,
-        info: &SpawnInfo,
-        at: Position,
-    ) -> Result<(), FeedError> {
-        if info.shares {
+    fn spawn(&mut self, event: &Event, info: &SpawnInfo, at: Position) -> Result<(), FeedError> {
+        let (parent, task) = (event.space, event.task);
+        if adopts(event, info) {
             self.adopts.insert(info.child, task);
-        } else {
+        }
+        if !info.shares {
             let (feed, mut tools) = self.tools(parent);
             feed.seal(&mut tools)?;
             let stack: Vec<Frame> = feed.frames().of(task).to_vec();
@@ -274,7 +270,7 @@ impl<'a> Watch<'a> {
             Fact::SyscallEnter(_) => {
                 self.entered.insert(event.task, event.before.pc());
             }
-            Fact::Spawn(info) => self.spawn(event.space, event.task, info, before)?,
+            Fact::Spawn(info) => self.spawn(event, info, before)?,
             Fact::Signal(_) => self.signal(event, before)?,
             _ => {}
         }
@@ -282,6 +278,11 @@ impl<'a> Watch<'a> {
         (self.run_from, self.running) = (at.moment, None);
         self.maybe_send(Position { moment: at.moment, event: EventId(at.event.0 + 1) })
     }
+}
+
+/// Whether a new task begins in what its parent does: on its stack. A thread has one of its own.
+fn adopts(event: &Event, info: &SpawnInfo) -> bool {
+    info.shares && info.regs.rsp == event.before.rsp
 }
 
 impl Observer for Watch<'_> {
@@ -320,7 +321,7 @@ impl Observer for Watch<'_> {
                 Fact::SyscallEnter(_) => {
                     self.entered.insert(event.task, event.before.pc());
                 }
-                Fact::Spawn(info) if info.shares => {
+                Fact::Spawn(info) if adopts(event, info) => {
                     self.adopts.insert(info.child, event.task);
                 }
                 _ => {}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engine::Mode;
 use granule::BlockInterner;
 use replayer::{Moments, Position, Replay, ReplayError, Unit, Until};
-use store::{INDEX_FILE, NewBlocks, Resume, Segment, Writer};
+use store::{INDEX_FILE, NewBlocks, Resume, Segment, Store, Writer};
 use trace::Trace;
 
 use crate::error::{BuildError, FeedError};
@@ -117,7 +117,10 @@ impl Job<'_> {
 
     /// Where each work begins; finished ones are left out.
     fn starts(&self, resume: &Resume, work: &[Work]) -> Result<Vec<(Work, Start)>, BuildError> {
-        let frontier = if resume.units.is_empty() { Vec::new() } else { self.writer.frontier()? };
+        let frontier = match resume.units.is_empty() {
+            true => Vec::new(),
+            false => Store::open(self.trace.dir(), &self.trace.uuid())?.frontier()?,
+        };
         let mut starts = Vec::new();
         for work in work {
             let known = resume.units.iter().find(|unit| unit.unit == work.number());

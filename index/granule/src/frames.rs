@@ -88,11 +88,23 @@ pub enum HintKind {
         /// The stack pointer.
         sp: GuestAddr,
     },
-    /// The task begins in the middle of what another one does (vfork, clone).
+    /// The task begins in the middle of what another one does, on its stack (vfork).
     Adopt {
         /// The other one.
         from: TaskId,
     },
+    /// The granule begins while the task is in the middle of something.
+    GoOn(Unfinished),
+}
+
+/// What a task's last instructions began and its next ones end: a call that retired, a return that has led nowhere yet. A task
+/// that others interrupted can be in the middle of it for many granules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Unfinished {
+    pending: Pending,
+    /// When a jump since the last call or return led elsewhere: perhaps out of frames.
+    jumped: Option<Moment>,
+    binding: Option<Binding>,
 }
 
 /// How far above a frame the stack can be for the frame to be called left, rather than on another stack.
@@ -116,7 +128,7 @@ enum Pending {
 }
 
 /// A function whose linkage stub is not bound yet: the dynamic linker runs in its frame, and jumps to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Binding {
     /// The number of frames, its own included.
     depth: usize,
@@ -128,14 +140,11 @@ struct Binding {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stack {
     frames: Vec<Frame>,
-    pending: Pending,
+    unfinished: Unfinished,
     /// How many frames, from the outermost, were in progress when the granule began.
     crossed: usize,
     /// How many were in progress when the task began.
     inherited: usize,
-    /// When a jump since the last call or return led elsewhere: perhaps out of frames.
-    jumped: Option<Moment>,
-    binding: Option<Binding>,
 }
 
 /// The call stacks of a space's tasks.
@@ -156,15 +165,19 @@ impl Frames {
         self.stacks.insert(task, Stack { frames, crossed, ..Stack::default() });
     }
 
+    /// What tasks are in the middle of.
+    pub fn unfinished(&self) -> impl Iterator<Item = (TaskId, Unfinished)> {
+        let all = self.stacks.iter().map(|(&task, stack)| (task, stack.unfinished));
+        all.filter(|(_, unfinished)| *unfinished != Unfinished::default())
+    }
+
     /// Ends a granule: the functions in progress that were entered in it, and from now on count as crossing.
-    pub(crate) fn cross(&mut self, mut opened: impl FnMut(Call)) {
+    pub fn cross(&mut self, mut opened: impl FnMut(Call)) {
         for (&task, stack) in &mut self.stacks {
             for (depth, &frame) in stack.frames.iter().enumerate().skip(stack.crossed) {
                 opened(stack.call(task, depth, frame, None));
             }
             stack.crossed = stack.frames.len();
-            // Who reads the next granule knows its frames only.
-            (stack.jumped, stack.binding) = (None, None);
         }
     }
 
@@ -198,10 +211,11 @@ impl Frames {
             HintKind::Signal { site, handler, ret, sp } => {
                 let stack = self.stacks.entry(task).or_default();
                 stack.arrive(task, site, moment, left);
-                stack.pending = Pending::Nothing;
+                stack.unfinished.pending = Pending::Nothing;
                 let frame = Frame { kind: CallKind::Signal, entry: moment, callee: handler, site, ret, sp };
                 stack.frames.push(frame);
             }
+            HintKind::GoOn(unfinished) => self.stacks.entry(task).or_default().unfinished = unfinished,
         }
     }
 
@@ -215,7 +229,7 @@ impl Stack {
     /// Whether the next block means something whatever it is.
     #[inline]
     fn is_waiting(&self) -> bool {
-        self.pending != Pending::Nothing
+        self.unfinished.pending != Pending::Nothing
     }
 
     /// A frame of it, left at `exit`.
@@ -226,7 +240,7 @@ impl Stack {
 
     /// Execution goes on at `pc`.
     fn arrive(&mut self, task: TaskId, pc: GuestAddr, moment: Moment, left: &mut impl FnMut(Call)) {
-        match std::mem::take(&mut self.pending) {
+        match std::mem::take(&mut self.unfinished.pending) {
             Pending::Nothing => {}
             Pending::Call { site, ret, sp } => {
                 let frame = Frame { kind: CallKind::Call, entry: moment, callee: pc, site, ret, sp };
@@ -234,8 +248,8 @@ impl Stack {
             }
             Pending::Return => {
                 let found = self.frames.iter().rev().take(RETURN_SEARCH).position(|frame| frame.ret == pc);
-                let Some(inner) = found else { return self.jumped = Some(moment) };
-                let jumped = self.jumped.take().unwrap_or(moment);
+                let Some(inner) = found else { return self.unfinished.jumped = Some(moment) };
+                let jumped = self.unfinished.jumped.take().unwrap_or(moment);
                 self.leave(task, inner, jumped, left);
                 self.leave(task, 1, moment, left);
             }
@@ -245,7 +259,7 @@ impl Stack {
                 }
             }
             Pending::Jump => {
-                self.jumped.get_or_insert(moment);
+                self.unfinished.jumped.get_or_insert(moment);
                 self.bind(pc);
             }
         }
@@ -254,38 +268,51 @@ impl Stack {
     /// An indirect jump led to `pc`.
     fn bind(&mut self, pc: GuestAddr) {
         let depth = self.frames.len();
-        let Some(binding) = self.binding.as_mut().filter(|binding| binding.depth == depth) else { return };
+        let Some(binding) = self.unfinished.binding.as_mut().filter(|binding| binding.depth == depth) else {
+            return;
+        };
         binding.jumps -= 1;
         if binding.jumps == 0 {
-            self.binding = None;
+            self.unfinished.binding = None;
             self.frames.last_mut().into_iter().for_each(|frame| frame.callee = pc);
         }
     }
 
     /// A block ran, from `moment` on; `pushed` is where its last store went.
     fn run(&mut self, task: TaskId, step: &Step, moment: Moment, pushed: u64, left: &mut impl FnMut(Call)) {
-        let entered = matches!(self.pending, Pending::Call { .. });
-        let through_stub = self.pending == Pending::Stub;
+        let entered = matches!(self.unfinished.pending, Pending::Call { .. });
+        let through_stub = self.unfinished.pending == Pending::Stub;
         self.arrive(task, step.pc, moment, left);
         if through_stub && step.unbound {
-            self.binding = Some(Binding { depth: self.frames.len(), jumps: 2 });
+            self.unfinished.binding = Some(Binding { depth: self.frames.len(), jumps: 2 });
         }
         match step.end {
             BlockEnd::Call => {
                 let sp = GuestAddr(pushed);
                 let last = Moment(moment.0 + u64::from(step.instructions) - 1);
-                let jumped = self.jumped.take().unwrap_or(last);
+                let jumped = self.unfinished.jumped.take().unwrap_or(last);
                 self.unwind(task, sp.wrapping_add(1), jumped, left);
-                self.pending = Pending::Call { site: step.site, ret: step.ret, sp };
+                self.unfinished.pending = Pending::Call { site: step.site, ret: step.ret, sp };
             }
-            BlockEnd::Return => self.pending = Pending::Return,
-            BlockEnd::IndirectJump if entered && step.instructions <= 2 => self.pending = Pending::Stub,
-            BlockEnd::IndirectJump => self.pending = Pending::Jump,
+            BlockEnd::Return => self.unfinished.pending = Pending::Return,
+            BlockEnd::IndirectJump if entered && step.instructions <= 2 => {
+                self.unfinished.pending = Pending::Stub
+            }
+            BlockEnd::IndirectJump => self.unfinished.pending = Pending::Jump,
             _ => {}
         }
     }
 
+    /// The stack is at `sp`: what is below it is gone, and so is a signal handler on a stack of its own, if that is not it.
     fn unwind(&mut self, task: TaskId, sp: GuestAddr, moment: Moment, left: &mut impl FnMut(Call)) {
+        let far = |frame: &Frame| frame.sp.0.abs_diff(sp.0) > STACK_REACH;
+        if self.frames.last().is_some_and(far) {
+            let handler =
+                |pair: &[Frame]| pair[1].kind == CallKind::Signal && far(&pair[1]) && !far(&pair[0]);
+            if let Some(interrupted) = self.frames.windows(2).position(handler) {
+                self.leave(task, self.frames.len() - 1 - interrupted, moment, left);
+            }
+        }
         let gone = |frame: &&Frame| frame.sp < sp && sp.0 - frame.sp.0 <= STACK_REACH;
         let count = self.frames.iter().rev().take_while(gone).count();
         self.leave(task, count, moment, left);
@@ -295,7 +322,7 @@ impl Stack {
         for _ in 0..count {
             let Some(frame) = self.frames.pop() else { return };
             let depth = self.frames.len();
-            self.binding.take_if(|binding| binding.depth > depth);
+            self.unfinished.binding.take_if(|binding| binding.depth > depth);
             left(self.call(task, depth, frame, Some(moment)));
             self.crossed = self.crossed.min(depth);
             self.inherited = self.inherited.min(depth);
@@ -444,7 +471,56 @@ pub(crate) fn write_hints(out: &mut Vec<u8>, hints: &[Hint], marks: &Marks) {
                 out.push(2);
                 put_varint(out, u64::from(from.0));
             }
+            HintKind::GoOn(unfinished) => {
+                out.push(3);
+                unfinished.write(out);
+            }
         }
+    }
+}
+
+impl Unfinished {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self.pending {
+            Pending::Nothing => out.push(0),
+            Pending::Call { site, ret, sp } => {
+                out.push(1);
+                for addr in [site, ret, sp] {
+                    put_signed(out, addr.0 as i64);
+                }
+            }
+            Pending::Return => out.push(2),
+            Pending::Stub => out.push(3),
+            Pending::Jump => out.push(4),
+        }
+        // Moments and numbers are told from none by one more.
+        put_varint(out, self.jumped.map_or(0, |moment| moment.0 + 1));
+        put_varint(out, self.binding.map_or(0, |binding| binding.depth as u64 + 1));
+        put_varint(out, self.binding.map_or(0, |binding| u64::from(binding.jumps)));
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        let invalid = WireError::Invalid { what: "unfinished call" };
+        let addr = |reader: &mut Reader<'_>| reader.signed().map(|value| GuestAddr(value as u64));
+        let pending = match reader.byte()? {
+            0 => Pending::Nothing,
+            1 => {
+                let (site, ret) = (addr(reader)?, addr(reader)?);
+                Pending::Call { site, ret, sp: addr(reader)? }
+            }
+            2 => Pending::Return,
+            3 => Pending::Stub,
+            4 => Pending::Jump,
+            _ => return Err(invalid),
+        };
+        let jumped = reader.varint()?.checked_sub(1).map(Moment);
+        let (depth, jumps) = (reader.varint()?.checked_sub(1), reader.varint()?);
+        let binding = match (depth, jumps) {
+            (None, 0) => None,
+            (Some(depth), 1..=2) => Some(Binding { depth: depth as usize, jumps: jumps as u8 }),
+            _ => return Err(invalid),
+        };
+        Ok(Self { pending, jumped, binding })
     }
 }
 
@@ -466,6 +542,7 @@ pub(crate) fn read_hints(reader: &mut Reader<'_>, marks: &Marks) -> Result<Vec<H
             }
             1 => HintKind::Unwind { sp: addr(reader)? },
             2 => HintKind::Adopt { from: task(reader.varint()?)? },
+            3 => HintKind::GoOn(Unfinished::read(reader)?),
             _ => return Err(WireError::Invalid { what: "kind of a hint" }),
         };
         hints.push(Hint { tick, moment, task: whose, kind });

@@ -34,7 +34,7 @@ mod wire;
 mod writes;
 
 pub use encode::{CodeUse, EncodeError, Encoded, Encoder};
-pub use frames::{Call, CallKind, Frame, Frames, Hint, HintKind};
+pub use frames::{Call, CallKind, Frame, Frames, Hint, HintKind, Unfinished};
 pub use granule::{ColumnSource, Counters, DecodeError, Granule};
 pub use marks::{Mark, Marks};
 pub use pages::PageMask;

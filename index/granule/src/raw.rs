@@ -2,7 +2,7 @@
 
 use guest::{EventId, GuestAddr, Moment, SpaceId, TaskId};
 
-use crate::frames::{Hint, HintKind};
+use crate::frames::{Frames, Hint, HintKind};
 use crate::marks::{Mark, Marks};
 use crate::shape::BlockId;
 
@@ -168,5 +168,12 @@ impl RawGranule {
         let tick = self.tick();
         let (moment, task) = (self.marks.moment(tick), self.marks.at(tick).task);
         self.hints.push(Hint { tick, moment, task, kind });
+    }
+
+    /// What tasks are in the middle of where it begins, by what the last one left in `frames`.
+    pub fn go_on(&mut self, frames: &Frames) {
+        let (tick, moment) = (self.first_tick, self.marks.moment(self.first_tick));
+        let hint = |(task, unfinished)| Hint { tick, moment, task, kind: HintKind::GoOn(unfinished) };
+        self.hints.extend(frames.unfinished().map(hint));
     }
 }

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use granule::{BlockTable, Call, CallKind, Encoded, Frames};
+use granule::{BlockTable, Call, CallKind, Encoded};
 use guest::{EventId, Moment, SpaceId};
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 
-use crate::calls::frames_before;
 use crate::open::{connect, exists, hex, meta, read_blocks};
 use crate::schema::{APPLICATION, COLUMNS_PER_GRANULE, CREATE};
 use crate::{
     EventRow, FORMAT, INDEX_FILE, ImageRow, MappingRow, MappingSource, OpenError, OutputRow, QueryError,
-    SignalRow, SpaceRow, SyscallRow, TaskRow, pages,
+    SignalRow, SpaceRow, SwitchRow, SyscallRow, TaskRow, pages,
 };
 
 /// Why something could not be committed.
@@ -87,6 +86,8 @@ pub struct Facts {
     pub syscalls: Vec<SyscallRow>,
     /// Table `signals`.
     pub signals: Vec<SignalRow>,
+    /// Table `switches`.
+    pub switches: Vec<SwitchRow>,
 }
 
 /// What is in an index that is being built.
@@ -208,27 +209,11 @@ impl Writer {
         rows.collect::<Result<_, _>>().map_err(sqlite)
     }
 
-    /// The spaces that were met so far: the tick at which each goes on, and the call stacks of its tasks there.
-    pub fn frontier(&self) -> Result<Vec<(SpaceId, u64, Frames)>, CommitError> {
-        let sqlite = |source| CommitError::new(&self.path, source);
-        self.read_frontier().map_err(sqlite)
-    }
-
-    fn read_frontier(&self) -> rusqlite::Result<Vec<(SpaceId, u64, Frames)>> {
-        let mut statement = self.db.prepare(
-            "SELECT space, max(tick) FROM (SELECT space, first_tick + instructions AS tick FROM granules
-             UNION ALL SELECT space, 0 FROM open_calls) GROUP BY space",
-        )?;
-        let rows = statement.query_map([], |row| Ok((SpaceId(row.get(0)?), row.get(1)?)))?;
-        let spaces: Vec<(SpaceId, u64)> = rows.collect::<Result<_, _>>()?;
-        let frames = |space| frames_before(&self.db, space, i64::MAX as u64);
-        spaces.into_iter().map(|(space, tick)| Ok((space, tick, frames(space)?))).collect()
-    }
-
     /// Replaces the small tables; `complete` once nothing of the trace is missing.
     pub fn commit_facts(&mut self, facts: &Facts, complete: bool) -> Result<(), CommitError> {
         self.transaction(|db| {
-            let tables = ["events", "tasks", "spaces", "images", "mappings", "syscalls", "signals"];
+            let tables =
+                ["events", "tasks", "spaces", "images", "mappings", "syscalls", "signals", "switches"];
             for table in tables {
                 db.execute(&format!("DELETE FROM {table}"), [])?;
             }
@@ -397,7 +382,7 @@ fn add_facts(db: &Transaction<'_>, facts: &Facts) -> rusqlite::Result<()> {
     facts.mappings.iter().try_for_each(|row| add_mapping(db, row))?;
     facts.syscalls.iter().try_for_each(|row| add_syscall(db, row))?;
     facts.signals.iter().try_for_each(|row| add_signal(db, row))?;
-    Ok(())
+    facts.switches.iter().try_for_each(|row| add_switch(db, row))
 }
 
 fn add_mapping(db: &Transaction<'_>, row: &MappingRow) -> rusqlite::Result<()> {
@@ -451,6 +436,13 @@ fn add_syscall(db: &Transaction<'_>, row: &SyscallRow) -> rusqlite::Result<()> {
         row.path,
         row.offset
     ])?;
+    Ok(())
+}
+
+fn add_switch(db: &Transaction<'_>, row: &SwitchRow) -> rusqlite::Result<()> {
+    let SwitchRow { moment, task, next, reason, pc, event } = row;
+    let mut insert = db.prepare_cached("INSERT INTO switches VALUES(?1, ?2, ?3, ?4, ?5, ?6)")?;
+    insert.execute(params![moment.0, task.0, next.0, reason, pc.0 as i64, event.0])?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 //! - `open`: opening for reading; refusals by name
 //! - `pages`: the checksum of every page
 //! - `facts`: reading the small tables
+//! - `frontier`: where an unfinished index ends
 //! - `granules`: fetching and keeping decoded granules
 //! - `lookup`: which granules can hold an answer
 //! - `merge`: rows of many granules in one order
@@ -18,6 +19,7 @@ mod calls;
 mod commit;
 mod executions;
 mod facts;
+mod frontier;
 mod granules;
 mod lookup;
 mod merge;
@@ -35,7 +37,8 @@ pub use granule::CallKind;
 pub use open::{INDEX_FILE, OpenError, Store};
 pub use pages::is_damage;
 pub use rows::{
-    EventRow, ImageRow, MappingRow, MappingSource, OutputRow, SignalRow, SpaceRow, SyscallRow, TaskRow,
+    EventRow, ImageRow, MappingRow, MappingSource, OutputRow, SignalRow, SpaceRow, SwitchRow, SyscallRow,
+    TaskRow,
 };
 pub use schema::{FORMAT, Format};
 pub use writes::{Author, Order, WriteQuery, WriteRow, Writes};

@@ -161,6 +161,23 @@ pub struct SignalRow {
     pub addr: Option<GuestAddr>,
 }
 
+/// A task stops running and another one goes on (table `switches`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SwitchRow {
+    /// When: the moment of the first instruction of the task that goes on.
+    pub moment: Moment,
+    /// Who stopped running.
+    pub task: TaskId,
+    /// Who went on.
+    pub next: TaskId,
+    /// `preempted`, `syscall`, `signal` or `exit`: what the first one's last event was.
+    pub reason: String,
+    /// Where the first one stood.
+    pub pc: GuestAddr,
+    /// That event.
+    pub event: EventId,
+}
+
 /// What was written to the run's standard output or error (table `output`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputRow {

@@ -13,7 +13,7 @@ pub struct Format {
 }
 
 /// The format this build writes.
-pub const FORMAT: Format = Format { major: 3, minor: 0 };
+pub const FORMAT: Format = Format { major: 4, minor: 0 };
 
 /// What the database's header says that it is (`PRAGMA application_id`).
 pub(crate) const APPLICATION: u32 = u32::from_be_bytes(*b"bksy");
@@ -92,6 +92,10 @@ CREATE INDEX syscalls_by_moment ON syscalls(moment);
 CREATE TABLE signals(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
   space INTEGER NOT NULL, signo INTEGER NOT NULL, action TEXT NOT NULL, handler INTEGER, pc INTEGER NOT NULL,
   code INTEGER NOT NULL, addr INTEGER);
+
+-- Another task than before runs from `moment` on. reason: preempted, syscall, signal or exit.
+CREATE TABLE switches(moment INTEGER PRIMARY KEY, task INTEGER NOT NULL, next INTEGER NOT NULL,
+  reason TEXT NOT NULL, pc INTEGER NOT NULL, event INTEGER NOT NULL);
 
 -- stream: stdout or stderr of the recorded run.
 CREATE TABLE output(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL, fd INTEGER,

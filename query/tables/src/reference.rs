@@ -119,6 +119,19 @@ pub const TABLES: &[Table] = &[
         hidden: &[],
     },
     Table {
+        name: "switches",
+        row: "a change of the task that runs: one runs at a time",
+        columns: &[
+            ("moment", "the first instruction of the task that goes on"),
+            ("task", "who stopped running"),
+            ("next", "who went on"),
+            ("reason", "preempted, syscall, signal or exit"),
+            ("pc", "where the one that stopped stood"),
+            ("event", "its last event before"),
+        ],
+        hidden: &[],
+    },
+    Table {
         name: "tasks",
         row: "a task (thread)",
         columns: &[

@@ -17,6 +17,8 @@ CREATE TEMP VIEW syscalls AS SELECT moment, task, space, name,
 CREATE TEMP VIEW signals AS SELECT moment, task, space, signo, signal_name(signo) AS name, action, handler, pc, code, addr,
   event FROM main.signals;
 
+CREATE TEMP VIEW switches AS SELECT moment, task, next, reason, pc, event FROM main.switches;
+
 CREATE TEMP VIEW mappings AS SELECT space, start, \"end\",
   (CASE WHEN prot & 1 THEN 'r' ELSE '-' END) || (CASE WHEN prot & 2 THEN 'w' ELSE '-' END) ||
   (CASE WHEN prot & 4 THEN 'x' ELSE '-' END) || (CASE WHEN shared THEN 's' ELSE 'p' END) AS prot,

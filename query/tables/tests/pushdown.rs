@@ -256,7 +256,7 @@ fn functions_and_views_answer() {
         Value::Null,
     ];
     assert_eq!(rows, [expected]);
-    for view in ["tasks", "images", "syscalls", "signals", "mappings", "output"] {
+    for view in ["tasks", "images", "syscalls", "signals", "switches", "mappings", "output"] {
         run.rows(&format!("SELECT * FROM {view}"));
     }
     let error = run.database.check("DELETE FROM syscalls").unwrap_err().to_string();

@@ -44,6 +44,9 @@ impl Default for Stores {
     }
 }
 
+/// The direction flag.
+const DIRECTION: u64 = 1 << 10;
+
 fn value_of(regs: &Registers, register: Register) -> Option<u64> {
     let base = match register {
         Register::None | Register::CS | Register::DS | Register::ES | Register::SS => return Some(0),
@@ -82,8 +85,9 @@ fn address(memory: &UsedMemory, regs: &Registers) -> Option<u64> {
     memory.virtual_address(0, |register, _, _| value_of(regs, register))
 }
 
-impl Visitor for Stores {
-    fn before(&mut self, count: u64, regs: &Registers, instruction: &Instruction, _: &mut Stub) {
+impl Stores {
+    /// `instruction` is about to run at `count`: one iteration of it, if it repeats, or with `whole` all of them.
+    pub fn expect(&mut self, count: u64, regs: &Registers, instruction: &Instruction, whole: bool) {
         self.pending.clear();
         let info = self.factory.info_options(instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
         // A repeated string instruction with a zero count touches nothing.
@@ -110,19 +114,40 @@ impl Visitor for Stores {
             }
             if let Some(addr) = address(used, regs) {
                 // `rep` makes the decoder call the access conditional; the count decides, and it is not zero.
-                self.pending.push((addr, size, sure || repeating));
+                let times =
+                    if whole && repeating && instruction.is_string_instruction() { regs.rcx } else { 1 };
+                let down = regs.eflags & DIRECTION != 0;
+                let step = if down { (size as u64).wrapping_neg() } else { size as u64 };
+                for at in 0..times {
+                    let addr = addr.wrapping_add(at.wrapping_mul(step));
+                    self.pending.push((addr, size, sure || repeating));
+                }
             }
         }
     }
 
-    fn after(&mut self, count: u64, _: &Registers, instruction: &Instruction, stub: &mut Stub) {
+    /// It has run.
+    pub fn ran(&mut self, count: u64, instruction: &Instruction, memory: &dyn GuestMemory) {
         for (addr, size, sure) in std::mem::take(&mut self.pending) {
-            let Ok(bytes) = stub.memory().read_vec(GuestAddr(addr), size) else { continue };
+            let mut bytes = vec![0; size];
+            if memory.read(GuestAddr(addr), &mut bytes).is_err() {
+                continue;
+            }
             for (i, value) in bytes.into_iter().enumerate() {
                 let byte = Byte { value, sure, pc: instruction.ip() };
                 self.bytes.insert((count, addr.wrapping_add(i as u64)), byte);
             }
         }
+    }
+}
+
+impl Visitor for Stores {
+    fn before(&mut self, count: u64, regs: &Registers, instruction: &Instruction, _: &mut Stub) {
+        self.expect(count, regs, instruction, false);
+    }
+
+    fn after(&mut self, count: u64, _: &Registers, instruction: &Instruction, stub: &mut Stub) {
+        self.ran(count, instruction, stub.memory());
     }
 
     fn event(&mut self, count: u64, event: &Event, stub: &mut Stub) {
