@@ -9,6 +9,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Milliseconds between ticks.
 pub(crate) const TICK_MS: u64 = 10;
 
+/// Signals that a terminal, or the guest itself, sends to the whole process group: the guest's affair. (An abort of this process
+/// overrides that.)
+const OF_THE_GROUP: [i32; 12] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGABRT,
+    libc::SIGTRAP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
+    libc::SIGXCPU,
+    libc::SIGSTKFLT,
+];
+
 static TICKS: AtomicU32 = AtomicU32::new(0);
 static STOP: AtomicU32 = AtomicU32::new(0);
 
@@ -27,12 +44,13 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Starts the tick; ignores the terminal's signals (the guest gets them too); notes requests to end.
+    /// Starts the tick; ignores what is meant for the guest; notes requests to end.
     pub(crate) fn start() -> io::Result<Self> {
         let mut timer = Self { saved: Vec::new(), alarm: None };
         STOP.store(0, Ordering::Relaxed);
-        timer.set(libc::SIGINT, libc::SIG_IGN)?;
-        timer.set(libc::SIGQUIT, libc::SIG_IGN)?;
+        for signal in OF_THE_GROUP {
+            timer.set(signal, libc::SIG_IGN)?;
+        }
         timer.set(libc::SIGALRM, on_tick as extern "C" fn(i32) as usize)?;
         for signal in [libc::SIGTERM, libc::SIGHUP] {
             timer.set(signal, on_stop as extern "C" fn(i32) as usize)?;

@@ -216,6 +216,17 @@ fn a_signal_to_the_whole_group_reaches_the_command_once() {
 }
 
 #[test]
+fn a_signal_that_the_command_sends_to_its_group_does_not_end_the_recorder() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("trace");
+    let mut command = backstory(["record", "-q", "-o"]);
+    let script = "trap '' USR1; kill -USR1 0; kill -ABRT 0";
+    let output = command.arg(&dir).args(["--", "sh", "-c", script]).process_group(0).output().unwrap();
+    assert_eq!(output.status.code(), Some(128 + 6), "the recorder ends with the command's status");
+    done(backstory(["check"]).arg(&dir));
+}
+
+#[test]
 fn a_recording_that_could_not_be_written_says_so() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("trace");
