@@ -19,4 +19,8 @@ continue
 #> No more reverse-execution history
 #> *nowhere = shared;
 reverse-continue
+#> received signal SIGSEGV
+reverse-continue
 #> Breakpoint 1, on_usr1 (signo=10)
+reverse-continue
+#> received signal SIGUSR1

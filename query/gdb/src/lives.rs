@@ -87,6 +87,12 @@ impl Life {
         self.signals.get(self.signals.partition_point(|(at, _)| *at < from)).copied()
     }
 
+    /// The last signal before `before`.
+    pub(crate) fn signal_before(&self, before: Position) -> Option<(Position, i32)> {
+        let after = self.signals.partition_point(|(at, _)| *at < before);
+        after.checked_sub(1).map(|last| self.signals[last])
+    }
+
     /// From which moment to which its tasks ran; `None` when they did not.
     pub(crate) fn span(&self) -> Option<(Moment, Moment)> {
         Some((self.ran.0.first()?.0, self.ran.0.last()?.1))

@@ -15,7 +15,7 @@ impl MultiThreadResume for Session {
     }
 
     fn clear_resume_actions(&mut self) -> Result<(), SessionError> {
-        self.motion = Motion::Continue;
+        (self.motion, self.alone) = (Motion::Continue, false);
         Ok(())
     }
 
@@ -59,8 +59,9 @@ impl MultiThreadRangeStepping for Session {
 }
 
 impl MultiThreadSchedulerLocking for Session {
-    /// Who runs when was recorded and cannot be changed.
+    /// Who runs when was recorded and cannot be changed: a thread that is not next stays where it is.
     fn set_resume_action_scheduler_lock(&mut self) -> Result<(), SessionError> {
+        self.alone = true;
         Ok(())
     }
 }

@@ -82,6 +82,10 @@ pub struct Session {
     pub(crate) watchpoints: Vec<Watchpoint>,
     /// What gdb asked for last and is not done yet.
     pub(crate) motion: Motion,
+    /// Whether it asked for one thread alone to move, as it does to get past a breakpoint that it has taken out meanwhile.
+    pub(crate) alone: bool,
+    /// Who did what gdb is told of, where that is not who runs next.
+    stopped: Option<TaskId>,
     /// Where gdb was last told of a signal.
     told: Option<Position>,
 }
@@ -100,6 +104,8 @@ impl Session {
             breakpoints: Vec::new(),
             watchpoints: Vec::new(),
             motion: Motion::Continue,
+            alone: false,
+            stopped: None,
             told: None,
         };
         session.goto(when)?;
@@ -126,7 +132,7 @@ impl Session {
     pub(crate) fn tasks(&self) -> Vec<TaskView> {
         let mut tasks = self.timeline.tasks();
         tasks.retain(|task| task.space == self.shown);
-        let current = self.timeline.task();
+        let current = self.stopped.unwrap_or(self.timeline.task());
         tasks.sort_by_key(|task| (task.task != current, task.task));
         tasks
     }
@@ -211,7 +217,7 @@ impl Session {
 
     /// Goes to `when` and shows the process that runs there.
     pub(crate) fn goto(&mut self, when: When) -> Result<Moment, SessionError> {
-        self.told = None;
+        (self.told, self.stopped) = (None, None);
         let moment = when.resolve(self.timeline.landmarks()).map_err(TimelineError::from)?;
         let named = match when {
             When::Exit => self.lives.exit,
@@ -252,6 +258,7 @@ impl Session {
         motion: Motion,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Halt, TimelineError> {
+        self.stopped = None;
         match motion {
             Motion::Step(tid) => self.step(self.named(tid)),
             Motion::StepRange(tid, start, end) => self.step_range(self.named(tid), start..end, interrupted),
@@ -290,6 +297,9 @@ impl Session {
         if here >= limit {
             return Ok(Halt::End);
         }
+        if self.alone {
+            return self.step_alone(task);
+        }
         let runs = self.life().map(|life| life.task(task));
         let now = runs.and_then(|runs| runs.next(here.moment)).unwrap_or(here.moment);
         let next = runs.and_then(|runs| runs.next(Moment(now.0 + 1)));
@@ -308,6 +318,21 @@ impl Session {
             None => self.timeline.cont_to(&stops, limit)?,
         };
         Ok(self.halt(reason).unwrap_or(Halt::Done))
+    }
+
+    /// Runs one instruction of `task` where it is next. Otherwise it stays: others would run past the breakpoints that gdb has taken
+    /// out, and it puts them in again after this. gdb takes no news of others now.
+    fn step_alone(&mut self, task: TaskId) -> Result<Halt, TimelineError> {
+        let here = self.moment();
+        let next = self.life().and_then(|life| life.task(task).next(here));
+        let mut halt = None;
+        if self.timeline.task() == task && !self.timeline.is_at_point() && next == Some(here) {
+            let stops = Stops { breakpoints: Vec::new(), ..self.stops() };
+            let reason = self.timeline.cont_until(&stops, Moment(here.0 + 1))?;
+            halt = self.halt(reason);
+        }
+        self.stopped = Some(task);
+        Ok(halt.unwrap_or(Halt::Done))
     }
 
     /// The next signal that gdb was not told of yet, before the process ends.
@@ -394,14 +419,23 @@ impl Session {
 
     fn backward(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<Halt, TimelineError> {
         let stops = self.stops();
+        let here = self.timeline.position();
+        let signal = self.life().and_then(|life| life.signal_before(here));
         let reason = match stops.is_empty() {
             true => Some(StopReason::Start),
             false => self.timeline.reverse_cont_while(&stops, &mut || !interrupted())?,
         };
         let Some(reason) = reason else { return Ok(Halt::Interrupted) };
-        match self.halt(reason) {
-            Some(halt @ (Halt::Breakpoint | Halt::Watchpoint(_))) => Ok(halt),
-            _ => {
+        let halt = self.halt(reason).filter(|halt| matches!(halt, Halt::Breakpoint | Halt::Watchpoint(_)));
+        match (halt, signal) {
+            (Some(halt), Some((at, _))) if self.timeline.position() >= at => Ok(halt),
+            (Some(halt), None) => Ok(halt),
+            (_, Some((at, signo))) => {
+                self.timeline.seek_position(at)?;
+                (self.told, self.stopped) = (Some(at), None);
+                Ok(Halt::Signal(signo))
+            }
+            (None, None) => {
                 let first = self.life().and_then(|life| life.ran.next(Moment(0))).unwrap_or_default();
                 self.timeline.seek(first, Bias::NextInstruction)?;
                 Ok(Halt::Start)
@@ -410,20 +444,24 @@ impl Session {
     }
 
     /// What gdb is told about a stop; `None` where there is nothing but having arrived.
-    fn halt(&self, reason: StopReason) -> Option<Halt> {
+    fn halt(&mut self, reason: StopReason) -> Option<Halt> {
         match reason {
             StopReason::Step => None,
             StopReason::End => Some(Halt::End),
             StopReason::Start => Some(Halt::Start),
             StopReason::Breakpoint { .. } => Some(Halt::Breakpoint),
-            StopReason::Watchpoint { addr, .. } => Some(self.met(addr)),
+            StopReason::Watchpoint { addr, task } => {
+                self.stopped = Some(task);
+                Some(self.met(addr))
+            }
         }
     }
 
     fn at_breakpoint(&self) -> bool {
         let task = self.timeline.task();
         let here = self.timeline.space_of(task) == Some(self.shown);
-        here && self.timeline.registers(task).is_ok_and(|regs| self.breakpoints.contains(&regs.pc()))
+        here && !self.timeline.is_at_point()
+            && self.timeline.registers(task).is_ok_and(|regs| self.breakpoints.contains(&regs.pc()))
     }
 
     fn met(&self, addr: GuestAddr) -> Halt {

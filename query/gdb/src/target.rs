@@ -95,8 +95,10 @@ impl MultiThreadBase for Session {
     }
 
     fn list_active_threads(&mut self, found: &mut dyn FnMut(Tid)) -> Result<(), Self::Error> {
-        let tids = self.tasks().into_iter().filter_map(|task| thread(task.tid));
-        tids.for_each(found);
+        // In the order in which they began: gdb numbers new ones as they come.
+        let mut tasks = self.tasks();
+        tasks.sort_by_key(|task| task.task);
+        tasks.into_iter().filter_map(|task| thread(task.tid)).for_each(found);
         Ok(())
     }
 

@@ -82,7 +82,7 @@ impl Replay {
         let (_, space) = self.live.enter(event.task).ok_or_else(not_alive)??;
         watched(observer.after_event(space, event, at))?;
         if let Some(live) = self.live.task_mut(event.task) {
-            live.arrived = event.before.rip != event.after.rip;
+            live.arrived = event.before.rip != event.after.rip || event.stop == Stop::Point;
         }
         if matches!(event.fact, Fact::Exit(_)) {
             self.leave(event.task, at, observer)?;

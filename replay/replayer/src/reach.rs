@@ -34,7 +34,7 @@ impl Replay {
             Stop::Point | Stop::Syscall | Stop::Instruction(_) | Stop::Fault => {}
         }
         let searching = stop == Stop::Point && self.moments.is_none();
-        if self.to_known_point() == Some(0) || searching && self.is_point()? {
+        if self.is_at_point() || searching && self.is_point()? {
             return Ok(Reach::Stop);
         }
         if stop == Stop::Fault && self.cursor.ran == 0 && self.cursor.guard.is_none() {
@@ -67,6 +67,8 @@ impl Replay {
                         return Ok(Reach::Stop);
                     }
                 }
+                // The instruction does not run yet: another task does.
+                Exit::Breakpoint if !searching && to_point == Some(ran) => return Ok(Reach::Stop),
                 Exit::Breakpoint => {
                     let pc = space.registers().pc();
                     return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
@@ -100,6 +102,11 @@ impl Replay {
                 }
             }
         }
+    }
+
+    /// Whether the task was stopped here by another one, or by a signal: its next instruction does not run yet.
+    pub fn is_at_point(&self) -> bool {
+        self.to_known_point() == Some(0)
     }
 
     /// Instructions up to the execution point that is the next event, where an earlier replay found it.

@@ -112,7 +112,7 @@ impl Timeline {
     fn stop_here(&self, stops: &Stops) -> Option<StopReason> {
         let task = self.task();
         let pc = self.registers(task).ok()?.pc();
-        let here = self.space_of(task).is_some_and(|space| stops.apply_to(space));
+        let here = !self.is_at_point() && self.space_of(task).is_some_and(|space| stops.apply_to(space));
         (here && stops.breakpoints.contains(&pc)).then_some(StopReason::Breakpoint { task })
     }
 

@@ -109,6 +109,11 @@ impl Timeline {
         self.replay.task().unwrap_or(self.last)
     }
 
+    /// Whether the task that ran last was stopped here, so that its next instruction does not run yet.
+    pub fn is_at_point(&self) -> bool {
+        self.replay.is_at_point()
+    }
+
     /// The tasks alive, in order.
     pub fn tasks(&self) -> Vec<TaskView> {
         self.replay.tasks()

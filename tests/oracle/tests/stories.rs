@@ -141,6 +141,38 @@ fn one_address_in_three_processes() {
     assert!(asked.len() >= 3, "writes by three tasks: {rows}");
 }
 
+/// Two threads count without a lock. The last writer put back an old count; each earlier count was the other one's.
+#[test]
+fn lost_update() {
+    let story = recorded("lost_update.c");
+    names(&story.output, &["counter 101"]);
+    let tids = story.query("SELECT tid FROM tasks ORDER BY task");
+    let tids: Vec<&str> = tids.lines().skip(1).collect();
+    let mut before: Vec<String> = Vec::new();
+    let mut asked = Vec::new();
+    for _ in 0..12 {
+        let at: Vec<&str> = before.iter().map(String::as_str).collect();
+        let arguments = [&["counter"][..], &at].concat();
+        let answer = story.why(&arguments);
+        let task = answer["task"].as_u64().unwrap();
+        asked.push((task, answer["new"]["number"].as_u64().unwrap()));
+        let who = format!("by task {task} (tid {})", tids[task as usize]);
+        let place = ["BEGINS", "LOSES", "LOST"][task as usize];
+        names(&story.text(&arguments), &[&who, &story.line(place)]);
+        before = vec!["--at".to_owned(), format!("@{}", answer["moment"].as_u64().unwrap())];
+    }
+    let mut expected = vec![(1, 101)];
+    expected.extend((101..=110).rev().map(|count| (2, count)));
+    expected.push((0, 100));
+    assert_eq!(asked, expected);
+    // A thread's calls begin with itself, not with what its maker does meanwhile.
+    let stack = story.text(&["counter"]);
+    assert!(stack.contains("start_thread") && !stack.contains("main"), "{stack}");
+    let back =
+        story.query("SELECT count(*) FROM switches WHERE reason = 'syscall' AND task = 1 AND next = 2");
+    assert_ne!(back.lines().nth(1), Some("0"), "the first writer waits for the second");
+}
+
 #[test]
 fn never_written() {
     let story = recorded("reused_block.c");
@@ -162,5 +194,5 @@ fn every_story_is_told() {
         .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
         .collect();
     files.sort();
-    assert_eq!(files, ["bad_byte.c", "long_label.c", "moved_vector.cc", "reused_block.c"]);
+    assert_eq!(files, ["bad_byte.c", "long_label.c", "lost_update.c", "moved_vector.cc", "reused_block.c"]);
 }

