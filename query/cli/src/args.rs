@@ -191,9 +191,9 @@ pub(crate) struct Why {
 
 /// `backstory gdb`
 #[derive(Args, Debug)]
-#[command(after_help = format!("{MOMENTS}\n\nIn gdb, all of `reverse-*` works, and stops at breakpoints of all threads and at signals; `when` says the moment, `goto MOMENT` goes to one, \
-     `monitor ps` lists the processes (the one that runs at the moment is shown), `monitor help` the rest. Nothing can be \
-     changed: a recording is what it is. The exit status is gdb's."))]
+#[command(after_help = format!("{MOMENTS}\n\nIn gdb, all of `reverse-*` works, and stops at breakpoints of all threads and at signals; \
+     `when` says the moment, `goto MOMENT` goes to one, `monitor ps` lists the processes (the one that runs at \
+     the moment is shown), `monitor help` the rest. Nothing can be changed: a recording is what it is. The exit status is gdb's."))]
 pub(crate) struct Gdb {
     #[command(flatten)]
     pub(crate) which: WhichOption,
