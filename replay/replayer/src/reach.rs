@@ -59,6 +59,10 @@ impl Replay {
             self.cursor.moment.0 += ran;
             self.cursor.ran += ran;
             left = left.map(|left| left.saturating_sub(ran));
+            // A point may lie at an instruction at which a run ends anyway.
+            if !searching && to_point == Some(ran) && is_at_instruction(&exit) {
+                return Ok(Reach::Stop);
+            }
             match exit {
                 Exit::Budget if left == Some(0) => return Ok(Reach::Budget),
                 Exit::Budget if !searching => return Ok(Reach::Stop),
@@ -204,6 +208,11 @@ impl Replay {
         }
         Ok(())
     }
+}
+
+/// Whether a run ended because of the instruction that is next.
+fn is_at_instruction(exit: &Exit) -> bool {
+    matches!(exit, Exit::Syscall | Exit::Instruction(_) | Exit::Fault(_) | Exit::Unsupported { .. })
 }
 
 fn trapped(kind: engine::Trapped) -> Trapped {

@@ -1,13 +1,18 @@
 // BUILD: -pthread
-// A lost update: fails when one thread is stopped between the load and the store of the other's turn.
+// A lost update: fails when one thread is stopped between the load and the store of the other's turn. Between system calls there are only
+// microseconds of work, so that fair slices end at the calls.
 #include <pthread.h>
+#include <unistd.h>
 
 static volatile int balance;
 
 static void *deposit(void *arg) {
-    for (int i = 0; i < 300; i++) {
-        int now = balance;
-        balance = now + 1;
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 100; i++) {
+            int now = balance;
+            balance = now + 1;
+        }
+        getppid();
     }
     return arg;
 }
@@ -18,5 +23,5 @@ int main(void) {
     pthread_create(&b, 0, deposit, 0);
     pthread_join(a, 0);
     pthread_join(b, 0);
-    return balance != 600;
+    return balance != 4000;
 }
