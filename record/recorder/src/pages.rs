@@ -124,8 +124,8 @@ impl Tracker {
         Ok(found)
     }
 
-    /// All pages of writable memory that hold contents of their own.
-    pub(crate) fn all(&self, tid: HostTid) -> io::Result<Vec<GuestRange>> {
+    /// All pages of writable memory that hold contents of their own, whatever was written when.
+    pub(crate) fn all(tid: HostTid) -> io::Result<Vec<GuestRange>> {
         let writable = procfs::maps(tid)?.into_iter().filter(|mapping| mapping.prot.write && !mapping.shared);
         let mut found = Vec::new();
         for mapping in writable {
@@ -154,10 +154,8 @@ impl Tracker {
                 ..ScanRequest::default()
             };
             // SAFETY: the request names `room`, which has `ROOM` elements and outlives the call.
-            let count = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut request) };
-            if count < 0 {
-                return Err(io::Error::last_os_error());
-            }
+            let count =
+                result_of(unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut request) })?;
             let regions = &room[..count as usize];
             found.extend(
                 regions
@@ -214,14 +212,17 @@ fn enable(fd: &OwnedFd) -> io::Result<()> {
     let features = WP_ASYNC | WP_UNPOPULATED | WP_HUGETLBFS_SHMEM;
     let mut request = ApiRequest { api: API_VERSION, features, ioctls: 0 };
     // SAFETY: the request outlives the call and has the layout that this ioctl reads and writes.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &mut request) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    result_of(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &mut request) }).map(drop)
 }
 
 fn register(fd: &OwnedFd, range: GuestRange) -> io::Result<()> {
     let mut request = RegisterRequest { start: range.start.0, len: range.len(), mode: MODE_WP, ioctls: 0 };
     // SAFETY: the request outlives the call and has the layout that this ioctl reads and writes; the addresses in it
     // are another process's.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, &mut request) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    result_of(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, &mut request) }).map(drop)
+}
+
+/// What a call returned, or why it failed.
+fn result_of(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

@@ -85,7 +85,7 @@ fn written_pages(core: &Core, task: &Task, stopped: Stopped) -> Result<(Stopped,
     if task.space.remapped.replace(false) {
         tracker.cover(task.host).map_err(system)?;
     }
-    let ranges = if core.paranoid { tracker.all(task.host) } else { tracker.take_written(task.host) };
+    let ranges = if core.paranoid { Tracker::all(task.host) } else { tracker.take_written(task.host) };
     let ranges = ranges.map_err(system)?;
     *slot = Some(tracker);
     let mut sums = Vec::new();
@@ -244,14 +244,13 @@ fn run_past(task: &mut Task, mut stopped: Stopped, end: u64) -> Result<Next, Sto
     stopped.poke_user(DEBUG_REGISTERS, end)?;
     stopped.poke_user(DEBUG_REGISTERS + 7 * 8, BREAK_ON_EXECUTION)?;
     task.runs_to = Some(end);
-    (task.keeps_turn, task.adrift) = (true, true);
+    task.adrift = true;
     Ok((stopped, Resume::Cont(0)))
 }
 
 /// Clears the breakpoint that [`run_past`] set. Whether the task has just reached it.
 pub(crate) fn ran_past(task: &mut Task, stopped: &mut Stopped, trap: bool) -> Result<bool, StopError> {
     let Some(end) = task.runs_to.take() else { return Ok(false) };
-    task.keeps_turn = false;
     stopped.poke_user(DEBUG_REGISTERS + 7 * 8, 0)?;
     let reached = trap && stopped.registers()?.rip == end;
     // Something else came first; the next tick tries again.

@@ -388,7 +388,7 @@ impl Session {
         let waiting = self.ready.iter().any(|tid| !self.may_run(*tid));
         for task in self.tasks.values_mut() {
             let late = task.held.iter().any(|held| now.wrapping_sub(held.since) >= HOLD);
-            let runs = task.pending.is_none() && matches!(task.run, Run::Running) && !task.keeps_turn;
+            let runs = task.pending.is_none() && matches!(task.run, Run::Running) && task.runs_to.is_none();
             if late && runs || waiting && task.holds_up(slice, now) {
                 point::interrupt(task);
             }

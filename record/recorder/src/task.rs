@@ -220,13 +220,11 @@ pub(crate) struct Task {
     pub(crate) interrupted: bool,
     /// It was stopped after it had run code of its own, and no event tells where: it goes on before others run.
     pub(crate) adrift: bool,
-    /// It may not be interrupted now.
-    pub(crate) keeps_turn: bool,
     /// It asked for others to run (`sched_yield`).
     pub(crate) yields: bool,
     /// The tick at which it was last resumed.
     pub(crate) resumed: u32,
-    /// Where a breakpoint of ours lies, past an instruction that repeats itself.
+    /// Where a breakpoint of ours lies, past an instruction that repeats itself: it is not interrupted before it gets there.
     pub(crate) runs_to: Option<u64>,
     /// Its CPU time at its last execution point, in nanoseconds.
     pub(crate) cpu_nanos: u64,
@@ -263,7 +261,7 @@ impl Task {
     /// Whether it has run without a stop since before `tick`, on memory that others wait for.
     pub(crate) fn holds_up(&self, tick: u32, now: u32) -> bool {
         let long = now.wrapping_sub(self.resumed) >= tick;
-        long && self.runs_on_shared_memory() && self.exiting.is_none() && !self.keeps_turn
+        long && self.runs_on_shared_memory() && self.exiting.is_none() && self.runs_to.is_none()
     }
 
     /// A task at its first instruction, with nothing behind it.
@@ -296,7 +294,6 @@ impl Task {
             at_point: false,
             interrupted: false,
             adrift: false,
-            keeps_turn: false,
             yields: false,
             resumed: 0,
             runs_to: None,
