@@ -123,6 +123,8 @@ fn class_text(class: Class, support: Support) -> String {
         Class::SignalReturn => "restores from the signal frame".into(),
         Class::Emulate(errno) => format!("answers {errno}"),
         Class::Restrict => "keeps the filter and applies it".into(),
+        Class::Adjusted => "runs it, takes out what is hidden".into(),
+        Class::Unknown => "lets the kernel say that it does not know it".into(),
         Class::Answer(answer) => format!("answers from its own state: {}", answer_text(answer)),
     }
 }
@@ -183,7 +185,7 @@ mod tests {
                 Effect::Args => None,
             })
             .collect();
-        assert_eq!(named.len(), 26, "rows whose effect is code");
+        assert_eq!(named.len(), 27, "rows whose effect is code");
         let unique: BTreeSet<Hand> = named.into_iter().collect();
         assert_eq!(unique, Hand::ALL.into_iter().collect(), "each is named by a row");
     }

@@ -12,6 +12,7 @@ mod output;
 use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
 
 use crate::call::Call;
+use crate::decide::answered_unknown;
 use crate::errno::Errno;
 use crate::row::{Arg, Effect, Hand, Kind, Size, When};
 use crate::table;
@@ -134,6 +135,9 @@ fn readable(range: GuestRange, mem: &dyn GuestMemory) -> GuestAddr {
     end
 }
 
+/// A call that Linux does not know, or whose request no table has: it failed, and wrote nothing.
+const UNKNOWN: Described = Described { name: "system call", args: [&[], &[]], effect: Effect::Args };
+
 /// A call with its request looked up.
 struct Described {
     name: &'static str,
@@ -144,15 +148,21 @@ struct Described {
 
 fn describe(call: &Call) -> Result<Described, EffectError> {
     if (call.nr as i32) < 0 {
-        return Ok(Described { name: "system call", args: [&[], &[]], effect: Effect::Args });
+        return Ok(UNKNOWN);
     }
     let Some(row) = table::row(call.nr) else {
+        if answered_unknown(call.nr, &call.args, call.result).is_ok() {
+            return Ok(UNKNOWN);
+        }
         return Err(EffectError::Unknown { what: format!("system call {}", call.nr as i32) });
     };
     let Some(requests) = row.requests else {
         return Ok(Described { name: row.name, args: [row.args, &[]], effect: row.effect });
     };
     let Some(request) = requests.find(&call.args) else {
+        if answered_unknown(call.nr, &call.args, call.result).is_ok() {
+            return Ok(UNKNOWN);
+        }
         return Err(EffectError::Unknown { what: format!("{}({:#x})", row.name, requests.key(&call.args)) });
     };
     Ok(Described { name: row.name, args: [requests.own(row), request.args], effect: request.effect })

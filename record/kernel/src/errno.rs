@@ -31,6 +31,8 @@ impl Errno {
     pub const ENOSYS: Self = Self(38);
     /// Value too large for its data type.
     pub const EOVERFLOW: Self = Self(75);
+    /// Socket operation on something else.
+    pub const ENOTSOCK: Self = Self(88);
     /// Protocol option not available.
     pub const ENOPROTOOPT: Self = Self(92);
     /// Operation not supported.

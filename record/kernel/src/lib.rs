@@ -59,13 +59,13 @@ mod table;
 pub use call::Call;
 pub use change::{FileName, changes_file, opens_to_write};
 pub use coverage::{Counts, call_counts, coverage, request_counts};
-pub use decide::{Refusal, decide, may_block};
+pub use decide::{CLONE_UNTRACED, Refusal, answered_unknown, decide, may_block};
 pub use effects::{EffectError, Output, child_effects, effects, output};
 pub use errno::Errno;
 pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
 pub use format::format_call;
-pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests};
+pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest};
 pub use row::{
     Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Row, Size, Struct, Support, When,
 };

@@ -1,5 +1,5 @@
 //! The tables behind calls whose meaning one argument picks: `ioctl`, `fcntl`, `prctl`, socket options and the like. What is not
-//! in its table is refused.
+//! in its table must be unknown to the kernel, too, or it is refused.
 //!
 //! - `ioctl`, `sockopt`, `control` (`fcntl`, `prctl`, `arch_prctl`, `seccomp`, `ptrace`), `memory` (`madvise` and System V
 //!   control calls, keys, quotas), `futex`
@@ -52,6 +52,17 @@ pub struct Requests {
     pub rest: usize,
     /// The rows; the first list that has a request decides.
     pub rows: &'static [&'static [Request]],
+    /// What a request that no row has must come to.
+    pub unknown: UnknownRequest,
+}
+
+/// What a request that is not in a table must come to, or else the recording stops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnknownRequest {
+    /// The table has all that Linux knows: an error.
+    Fails,
+    /// There are others: one of the errors which say that nothing took the request.
+    FailsWith(&'static [Errno]),
 }
 
 /// Where in a call's arguments its request is.

@@ -176,6 +176,10 @@ pub enum Class {
     Restrict,
     /// The recorder uses the feature itself, and answers from what it keeps for the guest.
     Answer(Answer),
+    /// Lets it run, and takes out of what it wrote what is hidden from the guest.
+    Adjusted,
+    /// Lets it run, and stops the recording unless the kernel does not know the request either: see [`crate::answered_unknown`].
+    Unknown,
 }
 
 /// What a recorder answers in the kernel's place. The state is per process (`Dumpable`) or per task (the others), starts as
@@ -296,11 +300,13 @@ pub enum Hand {
     LockWord,
     /// `restart_syscall`: the call it resumes.
     Restart,
+    /// `sysfs`: the name of a file system.
+    Sysfs,
 }
 
 impl Hand {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Poll,
         Self::Select,
         Self::Recvmsg,
@@ -322,18 +328,15 @@ impl Hand {
         Self::Statmount,
         Self::LockWord,
         Self::Restart,
+        Self::Sysfs,
     ];
 }
 
 /// Looks at flags that need code, before a call runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Check {
-    /// `clone`, by its flags.
-    Clone,
     /// `clone3`, by the flags in its structure.
     Clone3,
-    /// `unshare`, by its flags.
-    Unshare,
 }
 
 /// How a call that may wait says that it does not want to. Positions are those of arguments.

@@ -4,6 +4,8 @@
 use std::io;
 
 use crate::api::RecordError;
+use ptrace::HostTid;
+
 use crate::session::Core;
 
 /// Room for as many processors as any kernel is built for.
@@ -47,10 +49,9 @@ fn current() -> io::Result<Vec<u8>> {
     Ok(mask)
 }
 
-/// Whether a call names the calling task or another recorded one.
-pub(crate) fn concerns_guest(core: &Core, pid: u64) -> bool {
-    let pid = pid as i32;
-    pid == 0 || core.is_ours(pid)
+/// Whether a call of a task names itself or another recorded one, by the ids of its namespace.
+pub(crate) fn concerns_guest(core: &Core, caller: HostTid, pid: u64) -> bool {
+    pid == 0 || core.named(caller, pid as i32).is_some()
 }
 
 /// The processors that are online, as a mask of `len` bytes.

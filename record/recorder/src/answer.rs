@@ -53,6 +53,7 @@ impl Guise {
 /// The result the guest gets, with what it writes already in the guest's memory; `None` where the call is to be made.
 pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]) -> Option<i64> {
     let invalid = Errno::EINVAL.as_result();
+    let host = task.host;
     let guise = &mut task.guise;
     Some(match answer {
         Answer::GetDumpable => guise.dumpable,
@@ -76,8 +77,10 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
             return None;
         }
         Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
-        Answer::GetAffinity if affinity::concerns_guest(core, args[0]) => get_affinity(task, args),
-        Answer::SetAffinity if affinity::concerns_guest(core, args[0]) => set_affinity(task, args),
+        Answer::GetAffinity if affinity::concerns_guest(core, host, args[0]) => get_affinity(task, args),
+        Answer::SetAffinity if affinity::concerns_guest(core, host, args[0]) => {
+            set_affinity(core, task, args)
+        }
         Answer::GetCpuid if core.cpuid.is_some() => i64::from(guise.cpuid),
         Answer::SetCpuid if core.cpuid.is_some() => {
             guise.cpuid = args[1] != 0;
@@ -108,7 +111,7 @@ fn get_affinity(task: &Task, args: &[u64; 6]) -> i64 {
     store(task, args[2], &mask[..len], len as i64)
 }
 
-fn set_affinity(task: &mut Task, args: &[u64; 6]) -> i64 {
+fn set_affinity(core: &Core, task: &mut Task, args: &[u64; 6]) -> i64 {
     let len = (args[1] as usize).min(task.guise.affinity.len());
     let Ok(asked) = task.space.memory.read_vec(GuestAddr(args[2]), len) else {
         return Errno::EFAULT.as_result();
@@ -119,7 +122,7 @@ fn set_affinity(task: &mut Task, args: &[u64; 6]) -> i64 {
     if mask.iter().all(|byte| *byte == 0) {
         return Errno::EINVAL.as_result();
     }
-    if args[0] == 0 || args[0] as i32 == task.tid.0 {
+    if args[0] == 0 || core.named(task.host, args[0] as i32) == Some(task.host) {
         task.guise.affinity = mask;
     }
     0

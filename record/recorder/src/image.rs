@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE};
+use kernel::Call;
 use ptrace::{HostTid, Memory};
 use trace::{Backing, Data, ExecInfo, MapOp, MemWrite, TraceWriter, WriteError};
 
@@ -70,7 +71,7 @@ fn backing(tid: HostTid, mapping: &Mapping, writer: &mut TraceWriter) -> Result<
     // The mapped file itself, where this kernel and user may open it; else what has its name, else the executable.
     let exact = format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
     let file = File::open(exact)
-        .or_else(|_| File::open(&mapping.name))
+        .or_else(|_| File::open(format!("/proc/{tid}/root{}", mapping.name)))
         .or_else(|_| File::open(format!("/proc/{tid}/exe")))?;
     let file = writer.keep_file(&file, &mapping.name)?;
     Ok(Backing::File { file, offset: mapping.offset })
@@ -146,6 +147,20 @@ pub(crate) fn hide_vdso(memory: &Memory, stack: &StartStack) -> Result<Vec<(u64,
         }
         at = at.wrapping_add(16);
     }
+}
+
+/// Hides it from a copy of the vector that a finished call made: whole entries only.
+pub(crate) fn hide_vdso_from(memory: &Memory, call: &Call) -> Result<(), guest::Unmapped> {
+    const ENTRY: u64 = 16;
+    let [_, start, room, ..] = call.args;
+    let entries = room.min(call.result.max(0) as u64) / ENTRY;
+    for at in (0..entries).map(|entry| GuestAddr(start).wrapping_add(entry * ENTRY)) {
+        if memory.read_u64(at)? == AT_SYSINFO_EHDR {
+            memory.write(at, &AT_IGNORE.to_le_bytes())?;
+            memory.write(at.wrapping_add(8), &0u64.to_le_bytes())?;
+        }
+    }
+    Ok(())
 }
 
 /// What an exec event says about the program.

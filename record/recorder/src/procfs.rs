@@ -155,12 +155,29 @@ pub(crate) fn may_administer(tid: HostTid) -> bool {
 
 /// A line of `/proc/PID/status` that holds a set, 0 if there is none.
 fn status_set(tid: HostTid, name: &str) -> u64 {
-    let text = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    status_line(tid, name).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// What a line of `/proc/PID/status` says.
+fn status_line(tid: HostTid, name: &str) -> Option<String> {
+    let text = fs::read(format!("/proc/{tid}/status")).ok()?;
     let text = String::from_utf8_lossy(&text);
-    text.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0)
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
+}
+
+/// The thread ids of a task, from ours to that of its own process id namespace.
+pub(crate) fn ids(tid: HostTid) -> Vec<i32> {
+    status_numbers(tid, "NSpid")
+}
+
+/// Whether a task belongs to the first process of a process id namespace, which signals that it has no handler for do not kill.
+pub(crate) fn is_init(tid: HostTid) -> bool {
+    status_numbers(tid, "NStgid").last() == Some(&1)
+}
+
+fn status_numbers(tid: HostTid, name: &str) -> Vec<i32> {
+    let numbers = |line: &str| line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    status_line(tid, name).map_or(Vec::new(), |line| numbers(&line))
 }
 
 /// The open-file flags of a descriptor, as in `open(2)`.

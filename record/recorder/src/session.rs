@@ -76,9 +76,14 @@ impl Core {
         self.sink.writer.next_id().0 == 0
     }
 
-    /// Whether a thread is one of the recorded tasks.
-    pub(crate) fn is_ours(&self, tid: i32) -> bool {
-        self.live.contains(&HostTid(tid))
+    /// The recorded task that a task's namespace knows by this id.
+    pub(crate) fn named(&self, by: HostTid, id: i32) -> Option<HostTid> {
+        let depth = procfs::ids(by).len().saturating_sub(1);
+        if depth == 0 {
+            return self.live.get(&HostTid(id)).copied();
+        }
+        // One that a namespace beside the caller's knows by it would do as well: it is no worse than none.
+        self.live.iter().copied().find(|tid| procfs::ids(*tid).get(depth) == Some(&id))
     }
 }
 

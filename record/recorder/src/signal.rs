@@ -12,7 +12,7 @@ use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{filter, image, point, procfs, seccomp, trap};
+use crate::{exec, filter, image, point, procfs, seccomp, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +72,8 @@ pub(crate) fn on_signal(
         info = original;
     }
     let place = if again.is_some() { Place::AfterEvent } else { place(task, signal, &info, &regs) };
-    let disposition = disposition(task.host, signal);
+    let raised = matches!(place, Place::Fault(_));
+    let disposition = disposition(task.host, signal, raised)?;
     let (stop, before) = match place {
         Place::AfterEvent => (Stop::None, task.after),
         Place::Fault(before) => (Stop::Fault, *before),
@@ -103,7 +104,31 @@ pub(crate) fn on_signal(
     event.fact = fact(signal, &info, action);
     core.sink.event(&event)?;
     task.after = event.after;
+    if disposition == Disposition::Kills && raised && procfs::is_init(task.host) {
+        return die_of_fault(stopped);
+    }
     Ok((stopped, Resume::Cont(signal)))
+}
+
+/// The first process of a namespace is about to die of a SIGSEGV that it raised. The kernel spares it while it is traced, and would
+/// have it raise the signal for ever; of a call that it cannot hand over (`PR_SET_SYSCALL_USER_DISPATCH`), it dies all the same.
+fn die_of_fault(mut stopped: Stopped) -> Result<Next, StopError> {
+    const DISPATCH: u64 = 59;
+    const ON: u64 = 1;
+    const UNREADABLE: u64 = 8;
+    let site = GuestAddr(abi::SYSCALL);
+    stopped.set_signal_mask(u64::MAX)?;
+    let args = [DISPATCH, ON, 0, 0, UNREADABLE, 0];
+    let (mut stopped, result) = exec::make_call(stopped, site, libc::SYS_prctl as u64, args)?;
+    if result != 0 {
+        return Err(StopError::Refused(
+            "a crash of the first process of a namespace is not supported on this kernel".into(),
+        ));
+    }
+    let regs = stopped.registers()?;
+    let call = Registers { rip: site.0, rax: libc::SYS_getpid as u64, orig_rax: u64::MAX, ..regs };
+    stopped.set_registers(&call)?;
+    Ok((stopped, Resume::Cont(0)))
 }
 
 /// `si_code` of a hardware breakpoint.
@@ -157,7 +182,21 @@ fn at_fault(task: &Task, signal: i32, regs: &Registers) -> Registers {
     before
 }
 
-fn disposition(host: HostTid, signal: i32) -> Disposition {
+/// `raised`: by an instruction.
+fn disposition(host: HostTid, signal: i32, raised: bool) -> Result<Disposition, StopError> {
+    let disposition = usual_disposition(host, signal);
+    let matters = matches!(disposition, Disposition::Kills | Disposition::Stops) && signal != libc::SIGSTOP;
+    let spared = matters && procfs::is_init(host);
+    match (spared, raised, signal) {
+        (false, ..) | (true, true, libc::SIGSEGV) => Ok(disposition),
+        (true, false, _) => Ok(Disposition::Ignored),
+        (true, true, _) => Err(StopError::Refused(format!(
+            "signal {signal} raised by an instruction of the first process of a namespace is not supported"
+        ))),
+    }
+}
+
+fn usual_disposition(host: HostTid, signal: i32) -> Disposition {
     if procfs::signal_set(host, "SigCgt") & bit(signal) != 0 {
         return Disposition::Handler;
     }
@@ -193,7 +232,8 @@ pub(crate) fn raise_held(task: &mut Task) {
 /// If this is a signal that was held back and raised again, or that a filter of the guest's wants: what it came with at first.
 fn raised_again(task: &mut Task, signal: i32, info: &[u8; 128]) -> Option<[u8; 128]> {
     let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
-    let again = si_code(info) == libc::SI_TKILL && sender as u32 == std::process::id();
+    // Another process id namespace knows us as 0.
+    let again = si_code(info) == libc::SI_TKILL && (sender == 0 || sender as u32 == std::process::id());
     let filtered = signal == libc::SIGSYS && si_code(info) == seccomp::SYS_SECCOMP;
     if !again && !filtered {
         return None;

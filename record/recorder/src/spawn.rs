@@ -9,6 +9,7 @@ use trace::{Data, Event, Fact, MemWrite, SpawnInfo};
 use crate::api::RecordError;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
+use crate::syscall;
 use crate::task::{Resume, Run, Space, Task};
 
 const FORK: u32 = kernel::number("fork");
@@ -66,7 +67,14 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     let has = |flag: i32| flags & flag as u64 != 0;
     let shares = has(libc::CLONE_VM);
     core.sink.announce(task.id)?;
-    let (run, raw) = first_stop(core, host, task)?;
+    let (mut run, mut raw) = first_stop(core, host, task)?;
+    let (nr, args) = task.pending.as_ref().map(|pending| pending.made).unwrap_or_default();
+    if syscall::untraced(nr, &args) {
+        raw.rdi = args[0];
+        if let Run::Ready(child, _) = &mut run {
+            child.set_registers(&raw)?;
+        }
+    }
     let id = core.new_task_id();
     let space = if shares { Rc::clone(&task.space) } else { copied_space(core, task, host)? };
     let mut writes = Vec::new();

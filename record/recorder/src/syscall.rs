@@ -16,6 +16,7 @@ use crate::task::{Pending, Resume, Task};
 use crate::{answer, image, memmap, output, paranoid, seccomp, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
+const CLONE: u32 = kernel::number("clone");
 const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
 const RT_SIGPROCMASK: u32 = kernel::number("rt_sigprocmask");
 const SCHED_YIELD: u32 = kernel::number("sched_yield");
@@ -71,6 +72,11 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
             }
             Asked::Fails => None,
         },
+        Class::Spawn if untraced(nr, &args) => {
+            // Restored at exit, and in the child.
+            stopped.set_registers(&Registers { rdi: args[0] & !kernel::CLONE_UNTRACED, ..regs })?;
+            None
+        }
         _ if output::moves_unseen(&core.streams, task, nr, &args) => Some(Errno::EINVAL.as_result()),
         _ => None,
     };
@@ -106,6 +112,11 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     Ok((stopped, Resume::ToExit))
 }
 
+/// Whether a `clone` asks for a child that is not traced.
+pub(crate) fn untraced(nr: u32, args: &[u64; 6]) -> bool {
+    nr == CLONE && args[0] & kernel::CLONE_UNTRACED != 0
+}
+
 fn new_segv_action(task: &Task, nr: u32, args: &[u64; 6]) -> Option<[u8; 32]> {
     if nr != RT_SIGACTION || args[0] != libc::SIGSEGV as u64 || args[1] == 0 {
         return None;
@@ -130,11 +141,21 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         regs.rdx = args[2];
         stopped.set_registers(&regs)?;
     }
+    if untraced(nr, &args) {
+        regs.rdi = args[0];
+        stopped.set_registers(&regs)?;
+    }
     if pending.class == Class::SignalReturn {
         return on_sigreturn(core, task, stopped, regs, nr, args);
     }
     let result = regs.rax as i64;
     let call = pending.call.returned(result);
+    match pending.class {
+        Class::Unknown => kernel::answered_unknown(nr, &args, result)
+            .map_err(|refusal| StopError::Refused(refusal.to_string()))?,
+        Class::Adjusted => image::hide_vdso_from(&task.space.memory, &call)?,
+        _ => {}
+    }
     let refused = pending.emulated.is_some() && !matches!(pending.class, Class::Answer(_));
     let ranges = if refused { Vec::new() } else { effects(&call, task)? };
     let Changes { maps: mut late, mut writes } = follow::caught_up(core, task)?;

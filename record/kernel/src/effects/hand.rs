@@ -50,6 +50,7 @@ pub(super) fn write(
         Hand::Fiemap => fiemap(call, mem, ranges)?,
         Hand::Statmount => statmount(call, mem, ranges)?,
         Hand::LockWord => lock_word(call, ranges),
+        Hand::Sysfs => sysfs(call, mem, ranges)?,
         Hand::Restart => return Err(Failure::Unknown),
     }
     Ok(())
@@ -289,6 +290,17 @@ fn fiemap(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(),
         at.0,
         u64::from(structs::FIEMAP.size) + mapped.min(room) * u64::from(structs::FIEMAP_EXTENT.size),
     );
+    Ok(())
+}
+
+/// Option 2 stores a name and the byte that ends it.
+fn sysfs(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
+    const NAME_OF: u64 = 2;
+    const LONGEST: usize = 4096;
+    let [option, _, buffer, ..] = call.args;
+    if applies(call, When::Success) && option & 0xffff_ffff == NAME_OF {
+        ranges.push(buffer, mem.read_cstr(GuestAddr(buffer), LONGEST)?.len() as u64 + 1);
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! `fcntl`, `prctl`, `arch_prctl`, `seccomp`, `ptrace` and `modify_ldt` by request (their man pages; linux/prctl.h, asm/prctl.h). Data
 //! only.
 
-use super::{Key, Request, Requests, request as req};
+use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
 use crate::flags::*;
 use crate::row::{Answer, Class, Size};
@@ -9,20 +9,28 @@ use crate::structs::*;
 use crate::table::build::*;
 
 /// `fcntl(fd, cmd, arg)`.
-pub(crate) static FCNTL: Requests = Requests { call: "fcntl", key: Key::Arg(1), rest: 2, rows: &[FILE] };
+pub(crate) static FCNTL: Requests =
+    Requests { call: "fcntl", key: Key::Arg(1), rest: 2, rows: &[FILE], unknown: UnknownRequest::Fails };
 /// `prctl(option, ...)`.
-pub(crate) static PRCTL: Requests = Requests { call: "prctl", key: Key::Arg(0), rest: 1, rows: &[PROCESS] };
+pub(crate) static PRCTL: Requests =
+    Requests { call: "prctl", key: Key::Arg(0), rest: 1, rows: &[PROCESS], unknown: UnknownRequest::Fails };
 /// `arch_prctl(code, addr)`.
 pub(crate) static ARCH_PRCTL: Requests =
-    Requests { call: "arch_prctl", key: Key::Arg(0), rest: 1, rows: &[ARCH] };
+    Requests { call: "arch_prctl", key: Key::Arg(0), rest: 1, rows: &[ARCH], unknown: UnknownRequest::Fails };
 /// `seccomp(operation, flags, args)`.
 pub(crate) static SECCOMP: Requests =
-    Requests { call: "seccomp", key: Key::Arg(0), rest: 2, rows: &[FILTERS] };
+    Requests { call: "seccomp", key: Key::Arg(0), rest: 2, rows: &[FILTERS], unknown: UnknownRequest::Fails };
 /// `ptrace(request, pid, addr, data)`.
-pub(crate) static PTRACE: Requests = Requests { call: "ptrace", key: Key::Arg(0), rest: 1, rows: &[TRACING] };
+pub(crate) static PTRACE: Requests =
+    Requests { call: "ptrace", key: Key::Arg(0), rest: 1, rows: &[TRACING], unknown: UnknownRequest::Fails };
 /// `modify_ldt(func, ptr, size)`.
-pub(crate) static MODIFY_LDT: Requests =
-    Requests { call: "modify_ldt", key: Key::Arg(0), rest: 1, rows: &[SEGMENTS] };
+pub(crate) static MODIFY_LDT: Requests = Requests {
+    call: "modify_ldt",
+    key: Key::Arg(0),
+    rest: 1,
+    rows: &[SEGMENTS],
+    unknown: UnknownRequest::Fails,
+};
 
 const FILE: &[Request] = &[
     req(0, "F_DUPFD", &[int("arg")]),
@@ -150,8 +158,9 @@ const PROCESS: &[Request] = &[
     req(76, "PR_LOCK_SHADOW_STACK_STATUS", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(77, "PR_TIMER_CREATE_RESTORE_IDS", &[int("what")]),
     req(78, "PR_FUTEX_HASH", &[int("what"), uint("slots"), hex("flags")]),
-    req(0x4155_5856, "PR_GET_AUXV", &[hex("auxv"), uint("len")])
-        .emulate(Errno::EINVAL, "the kernel's copy shows the vDSO, which is hidden"),
+    req(0x4155_5856, "PR_GET_AUXV", &[out("auxv", Size::Result(2)), uint("len")])
+        .class(Class::Adjusted)
+        .partial("the entry of the vDSO, which is hidden, is taken out"),
     req(0x5356_4d41, "PR_SET_VMA", &[hex("attr"), hex("addr"), uint("size"), text("name")]),
     req(0x5961_6d61, "PR_SET_PTRACER", &[int("pid")]),
 ];

@@ -1,13 +1,18 @@
 //! `futex` by operation (futex(2), linux/futex.h). Data only.
 
-use super::{Key, Request, Requests, request as req};
+use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::row::When;
 use crate::structs::*;
 use crate::table::build::*;
 
 /// `futex(uaddr, op, val, timeout, uaddr2, val3)`, `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` aside.
-pub(crate) static FUTEX: Requests =
-    Requests { call: "futex", key: Key::Masked(1, 0x7f), rest: 2, rows: &[ROWS] };
+pub(crate) static FUTEX: Requests = Requests {
+    call: "futex",
+    key: Key::Masked(1, 0x7f),
+    rest: 2,
+    rows: &[ROWS],
+    unknown: UnknownRequest::Fails,
+};
 
 /// A lock word that the kernel changes, even where the call fails.
 const ROWS: &[Request] = &[

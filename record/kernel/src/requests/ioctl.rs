@@ -3,14 +3,20 @@
 //! The size inside a request number is not trusted: some drivers write more or less than it says. What is not listed here is
 //! refused.
 
-use super::{Key, Request, Requests, request as req};
+use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
 use crate::row::{Arg, Hand, Struct};
 use crate::structs::*;
 use crate::table::build::*;
 
 /// `ioctl(fd, request, argp)`.
-pub(crate) static IOCTL: Requests = Requests { call: "ioctl", key: Key::Arg(1), rest: 2, rows: &[ROWS] };
+pub(crate) static IOCTL: Requests = Requests {
+    call: "ioctl",
+    key: Key::Arg(1),
+    rest: 2,
+    rows: &[ROWS],
+    unknown: UnknownRequest::FailsWith(&[Errno::ENOTTY, Errno::EBADF]),
+};
 
 /// The old interface to wireless cards.
 const fn wireless(value: u64, name: &'static str) -> Request {

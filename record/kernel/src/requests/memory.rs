@@ -1,6 +1,6 @@
 //! `madvise` by advice, System V control calls, keys, quotas, the kernel log. Data only.
 
-use super::{Key, Request, Requests, request as req};
+use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
 use crate::row::{Hand, MapCall, Size};
 use crate::structs::*;
@@ -8,23 +8,38 @@ use crate::table::build::*;
 
 /// `madvise(addr, length, advice)`.
 pub(crate) static MADVISE: Requests =
-    Requests { call: "madvise", key: Key::Arg(2), rest: 3, rows: &[ADVICE] };
+    Requests { call: "madvise", key: Key::Arg(2), rest: 3, rows: &[ADVICE], unknown: UnknownRequest::Fails };
 /// `semctl(id, semnum, cmd, arg)`.
-pub(crate) static SEMCTL: Requests = Requests { call: "semctl", key: Key::Arg(2), rest: 3, rows: &[SEM] };
+pub(crate) static SEMCTL: Requests =
+    Requests { call: "semctl", key: Key::Arg(2), rest: 3, rows: &[SEM], unknown: UnknownRequest::Fails };
 /// `shmctl(id, cmd, buf)`.
-pub(crate) static SHMCTL: Requests = Requests { call: "shmctl", key: Key::Arg(1), rest: 2, rows: &[SHM] };
+pub(crate) static SHMCTL: Requests =
+    Requests { call: "shmctl", key: Key::Arg(1), rest: 2, rows: &[SHM], unknown: UnknownRequest::Fails };
 /// `msgctl(id, cmd, buf)`.
-pub(crate) static MSGCTL: Requests = Requests { call: "msgctl", key: Key::Arg(1), rest: 2, rows: &[MSG] };
+pub(crate) static MSGCTL: Requests =
+    Requests { call: "msgctl", key: Key::Arg(1), rest: 2, rows: &[MSG], unknown: UnknownRequest::Fails };
 /// `keyctl(operation, ...)`.
-pub(crate) static KEYCTL: Requests = Requests { call: "keyctl", key: Key::Arg(0), rest: 1, rows: &[KEYS] };
+pub(crate) static KEYCTL: Requests =
+    Requests { call: "keyctl", key: Key::Arg(0), rest: 1, rows: &[KEYS], unknown: UnknownRequest::Fails };
 /// `quotactl(cmd, special, id, addr)`; the quota type in the low byte of `cmd` is left out.
-pub(crate) static QUOTACTL: Requests =
-    Requests { call: "quotactl", key: Key::Shifted(0, 8), rest: 3, rows: &[QUOTA] };
+pub(crate) static QUOTACTL: Requests = Requests {
+    call: "quotactl",
+    key: Key::Shifted(0, 8),
+    rest: 3,
+    rows: &[QUOTA],
+    unknown: UnknownRequest::Fails,
+};
 /// `quotactl_fd(fd, cmd, id, addr)`.
-pub(crate) static QUOTACTL_FD: Requests =
-    Requests { call: "quotactl_fd", key: Key::Shifted(1, 8), rest: 3, rows: &[QUOTA] };
+pub(crate) static QUOTACTL_FD: Requests = Requests {
+    call: "quotactl_fd",
+    key: Key::Shifted(1, 8),
+    rest: 3,
+    rows: &[QUOTA],
+    unknown: UnknownRequest::Fails,
+};
 /// `syslog(type, buf, len)`.
-pub(crate) static SYSLOG: Requests = Requests { call: "syslog", key: Key::Arg(0), rest: 1, rows: &[LOG] };
+pub(crate) static SYSLOG: Requests =
+    Requests { call: "syslog", key: Key::Arg(0), rest: 1, rows: &[LOG], unknown: UnknownRequest::Fails };
 
 const GUARD: &str = "guard pages are not modelled; programs fall back to mprotect";
 const FORK: &str = "a child would get other memory than its parent's";

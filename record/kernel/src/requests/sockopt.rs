@@ -5,14 +5,18 @@
 
 use crate::errno::Errno;
 
-use super::{Key, Request, Requests, request as req};
+use super::{Key, Request, Requests, UnknownRequest, request as req};
+
+/// Answers of a socket that has no such option.
+const NOBODYS: UnknownRequest =
+    UnknownRequest::FailsWith(&[Errno::ENOPROTOOPT, Errno::EOPNOTSUPP, Errno::EBADF, Errno::ENOTSOCK]);
 
 /// `getsockopt(fd, level, name, value, len)`.
 pub(crate) static GETSOCKOPT: Requests =
-    Requests { call: "getsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[GET_ONLY, ROWS] };
+    Requests { call: "getsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[GET_ONLY, ROWS], unknown: NOBODYS };
 /// `setsockopt(fd, level, name, value, len)`.
 pub(crate) static SETSOCKOPT: Requests =
-    Requests { call: "setsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[SET_ONLY, ROWS] };
+    Requests { call: "setsockopt", key: Key::Pair(1, 2), rest: 5, rows: &[SET_ONLY, ROWS], unknown: NOBODYS };
 
 const fn opt(level: u64, name: u64, label: &'static str) -> Request {
     req(level << 32 | name, label, &[])

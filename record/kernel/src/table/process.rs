@@ -18,9 +18,7 @@ pub(super) const ROWS: &[Row] = &[
         &[flags("flags", &CLONE), hex("stack"), hex("parent_tid"), hex("child_tid"), hex("tls")],
     )
     .class(Class::Spawn)
-    .hand(Hand::Clone)
-    .check(Check::Clone)
-    .partial("no namespaces, no CLONE_UNTRACED"),
+    .hand(Hand::Clone),
     row(57, "fork", &[]).class(Class::Spawn),
     row(58, "vfork", &[]).class(Class::Spawn),
     row(59, "execve", &[path("path"), texts("argv"), texts("envp")]).class(Class::Exec),
@@ -107,13 +105,13 @@ pub(super) const ROWS: &[Row] = &[
     .hand(Hand::Waitid),
     row(251, "ioprio_set", &[int("which"), int("who"), int("ioprio")]),
     row(252, "ioprio_get", &[int("which"), int("who")]),
-    row(272, "unshare", &[flags("flags", &CLONE)]).check(Check::Unshare).partial("no namespaces"),
+    row(272, "unshare", &[flags("flags", &CLONE)]),
     row(
         302,
         "prlimit64",
         &[int("pid"), flags("resource", &RLIMIT_NAMES), read("new", RLIMIT), wrote("old", RLIMIT)],
     ),
-    row(308, "setns", &[fd("fd"), flags("nstype", &CLONE)]).refused("namespaces are not followed"),
+    row(308, "setns", &[fd("fd"), flags("nstype", &CLONE)]),
     row(309, "getcpu", &[wrote("cpu", UINT), wrote("node", UINT), hex("tcache")]),
     row(
         310,
@@ -145,6 +143,6 @@ pub(super) const ROWS: &[Row] = &[
         .class(Class::Spawn)
         .hand(Hand::Clone3)
         .check(Check::Clone3)
-        .partial("no namespaces, no CLONE_UNTRACED"),
+        .partial("no CLONE_UNTRACED"),
     row(438, "pidfd_getfd", &[fd("pidfd"), fd("targetfd"), hex("flags")]),
 ];

@@ -12,10 +12,9 @@ const PRIVILEGED: &str = "the program changes the machine, not only itself";
 pub(super) const ROWS: &[Row] = &[
     row(103, "syslog", &[request("type"), hex("buf"), int("len")]).requests(&SYSLOG),
     row(134, "uselib", &[path("library")]).absent(),
-    row(139, "sysfs", &[int("option"), hex("arg1"), hex("arg2")])
-        .emulate(Errno::ENOSYS, "obsolete; one of its forms fills a buffer of unstated length"),
+    row(139, "sysfs", &[int("option"), hex("arg1"), hex("arg2")]).hand(Hand::Sysfs),
     row(153, "vhangup", &[]),
-    row(155, "pivot_root", &[path("new_root"), path("put_old")]).refused("namespaces are not followed"),
+    row(155, "pivot_root", &[path("new_root"), path("put_old")]),
     row(156, "_sysctl", &[hex("args")]).absent(),
     row(161, "chroot", &[path("path")])
         .partial("files are kept by what is open, their names are those inside the new root"),
