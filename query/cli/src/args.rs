@@ -107,7 +107,7 @@ pub(crate) struct Record {
 /// A recording named on the command line.
 #[derive(Args, Debug)]
 pub(crate) struct Which {
-    /// The recording: a folder, or a name that `backstory ls` shows [default: the latest]
+    /// The recording: a name that `backstory ls` shows, or a folder (what has a `/` is one) [default: the latest]
     #[arg(value_name = "TRACE")]
     pub(crate) trace: Option<PathBuf>,
 }
@@ -115,7 +115,7 @@ pub(crate) struct Which {
 /// A recording named by an option, where arguments mean something else.
 #[derive(Args, Debug)]
 pub(crate) struct WhichOption {
-    /// The recording: a folder, or a name that `backstory ls` shows [default: the latest]
+    /// The recording: a name that `backstory ls` shows, or a folder (what has a `/` is one) [default: the latest]
     #[arg(short, long, value_name = "TRACE")]
     pub(crate) trace: Option<PathBuf>,
 }
@@ -247,7 +247,7 @@ pub(crate) struct Info {
 /// `backstory rm`
 #[derive(Args, Debug)]
 pub(crate) struct Rm {
-    /// The recordings to remove: folders, or names that `backstory ls` shows
+    /// The recordings to remove: names that `backstory ls` shows, or folders (what has a `/` is one)
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
 }
@@ -263,12 +263,20 @@ pub(crate) struct Check {
     pub(crate) which: Which,
 }
 
+/// What the lines of `backstory dump` mean.
+pub(crate) const DUMP: &str = "\
+One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. STOP is \
+what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`), `fault`, `point` \
+(an arbitrary instruction, where it was interrupted), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
+`syscall` (whole), `syscall enter` and `syscall leave`, `spawn`, `answered`, `signal`, `exit` or `point`.
+
+With --verbose lines with four spaces before them follow: changes of the address space (`map FROM-TO PROT zero|file N offset X \
+(PATH) [as NAME]`, `unmap`, `protect`, `remap`, `discard`), `write ADDR of N bytes`, and each register, with the \
+value after `->` where the event changed it.";
+
 /// `backstory dump`
 #[derive(Args, Debug)]
-#[command(
-    after_help = "One line per event: number, moment (once a replay has learned it), task, space, what the task had to reach, \
-pc, what happened."
-)]
+#[command(after_help = DUMP)]
 pub(crate) struct Dump {
     #[command(flatten)]
     pub(crate) which: Which,

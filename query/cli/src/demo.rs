@@ -27,6 +27,8 @@ const BEFORE_ADDRESS: &str = "(at ";
 /// `backstory demo`
 pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let output = match &args.output {
+        // One word would be taken for a recording's name.
+        Some(dir) if dir.components().count() == 1 => Path::new(".").join(dir),
         Some(dir) => dir.clone(),
         None => record::fresh_folder(Some(NAME))?,
     };

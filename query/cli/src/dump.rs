@@ -3,12 +3,12 @@
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
-use guest::EventId;
-use trace::{Event, Fact, Moments, SignalAction, Status, Stop};
+use guest::{EventId, GuestRange, Prot};
+use trace::{Backing, Event, Fact, MapOp, Moments, SignalAction, Status, Stop, Trace, Trapped};
 
 use crate::args::Dump;
 use crate::exit::{Class, Classify};
-use crate::traces;
+use crate::{text, traces};
 
 /// Prints one line per event, more with `--verbose`.
 pub(crate) fn dump(args: &Dump) -> anyhow::Result<ExitCode> {
@@ -21,21 +21,35 @@ pub(crate) fn dump(args: &Dump) -> anyhow::Result<ExitCode> {
         let moment = moments.as_ref().map(|moments| format!(" {}", moments.end(id))).unwrap_or_default();
         writeln!(
             out,
-            "{id}{moment} task {} space {} {:?} {}: {}",
+            "{id}{moment} task {} space {} {} {}: {}",
             event.task,
             event.space,
-            event.stop,
+            stop(event.stop),
             event.before.pc(),
             what(&event)
         )?;
         if args.verbose {
-            details(&event, &mut out)?;
+            details(&trace, &event, &mut out)?;
         }
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the task had to reach.
+fn stop(stop: Stop) -> &'static str {
+    match stop {
+        Stop::None => "-",
+        Stop::Syscall => "syscall",
+        Stop::Instruction(Trapped::Rdtsc) => "rdtsc",
+        Stop::Instruction(Trapped::Rdtscp) => "rdtscp",
+        Stop::Instruction(Trapped::Cpuid) => "cpuid",
+        Stop::Fault => "fault",
+        Stop::Point => "point",
+    }
+}
+
+/// What happened there.
 fn what(event: &Event) -> String {
     let name = event.fact.name();
     match &event.fact {
@@ -46,14 +60,8 @@ fn what(event: &Event) -> String {
         Fact::Spawn(info) => {
             format!("{name} task {} (tid {}, pid {}) in space {}", info.child, info.tid, info.pid, info.space)
         }
-        Fact::Instruction => match event.stop {
-            Stop::Instruction(kind) => format!("{kind:?}").to_lowercase(),
-            _ => name.into(),
-        },
-        Fact::Signal(info) => match info.action {
-            SignalAction::Handler { handler } => format!("{name} {} to its handler {handler}", info.signo),
-            action => format!("{name} {} {action:?}", info.signo).to_lowercase(),
-        },
+        Fact::Instruction => "answered".to_owned(),
+        Fact::Signal(info) => format!("{name} {}, {}", info.signo, action(info.action)),
         Fact::Exit(Status::Exited(code)) => format!("{name} with {code}"),
         Fact::Exit(Status::Killed(killed)) => format!("{name} by signal {}", killed.signo),
         Fact::Point(info) => format!(
@@ -66,9 +74,56 @@ fn what(event: &Event) -> String {
     }
 }
 
-fn details(event: &Event, out: &mut impl Write) -> std::io::Result<()> {
+/// What was done about a signal.
+fn action(action: SignalAction) -> String {
+    match action {
+        SignalAction::Handler { handler } => format!("handler {handler}"),
+        SignalAction::Fatal => "fatal".to_owned(),
+        SignalAction::Ignored => "ignored".to_owned(),
+        SignalAction::Stopped => "stopped".to_owned(),
+    }
+}
+
+/// A change of the address space.
+fn change(trace: &Trace, op: &MapOp) -> String {
+    let bounds = |range: &GuestRange| format!("{}-{}", range.start, range.end);
+    match op {
+        MapOp::UnmapAll => "unmap all".to_owned(),
+        MapOp::Map { range, prot, shared, grows_down, no_reserve, backing, name } => {
+            let sharing = if *shared { 's' } else { 'p' };
+            let stack = if *grows_down { " growsdown" } else { "" };
+            let reserve = if *no_reserve { " noreserve" } else { "" };
+            let (contents, path) = match backing {
+                Backing::Zero => ("zero".to_owned(), ""),
+                Backing::File { file, offset } => {
+                    let path = trace.file(*file).map_or("?", |kept| &kept.path);
+                    (format!("file {file} offset {offset:#x} ({})", text::quoted(path)), path)
+                }
+            };
+            let named = match name.is_empty() || name == path {
+                true => String::new(),
+                false => format!(" as {}", text::quoted(name)),
+            };
+            format!("map {} {}{sharing}{stack}{reserve} {contents}{named}", bounds(range), letters(*prot))
+        }
+        MapOp::Unmap { range } => format!("unmap {}", bounds(range)),
+        MapOp::Protect { range, prot } => format!("protect {} {}", bounds(range), letters(*prot)),
+        MapOp::Remap { from, to, keep } => {
+            format!("remap {} to {}{}", bounds(from), bounds(to), if *keep { " keep" } else { "" })
+        }
+        MapOp::Discard { range } => format!("discard {}", bounds(range)),
+    }
+}
+
+/// `rwx`, a `-` for what is not allowed.
+fn letters(prot: Prot) -> String {
+    let letter = |allowed, letter| if allowed { letter } else { '-' };
+    [letter(prot.read, 'r'), letter(prot.write, 'w'), letter(prot.exec, 'x')].iter().collect()
+}
+
+fn details(trace: &Trace, event: &Event, out: &mut impl Write) -> std::io::Result<()> {
     for op in &event.maps {
-        writeln!(out, "    {op:?}")?;
+        writeln!(out, "    {}", change(trace, op))?;
     }
     let spawned = match &event.fact {
         Fact::Spawn(info) => &info.writes[..],
@@ -87,4 +142,30 @@ fn details(event: &Event, out: &mut impl Write) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use guest::GuestAddr;
+
+    use super::*;
+
+    #[test]
+    fn words_are_the_documented_ones() {
+        let all = [
+            Stop::None,
+            Stop::Syscall,
+            Stop::Instruction(Trapped::Rdtsc),
+            Stop::Instruction(Trapped::Rdtscp),
+            Stop::Instruction(Trapped::Cpuid),
+            Stop::Fault,
+            Stop::Point,
+        ];
+        for word in all.map(stop) {
+            assert!(crate::args::DUMP.contains(&format!("`{word}`")), "{word} is not documented");
+        }
+        let handler = SignalAction::Handler { handler: GuestAddr(0x1000) };
+        assert_eq!(action(handler), "handler 0x1000");
+        assert_eq!(letters(Prot::from_bits(5)), "r-x");
+    }
 }

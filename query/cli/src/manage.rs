@@ -17,7 +17,7 @@ use crate::{text, traces};
 /// When a recording started, in seconds since 1970, and when its last event was written.
 type Age = (u64, (i64, i64));
 
-/// `backstory ls`: one line per recording, the oldest first.
+/// `backstory ls`: one line per recording, the oldest first, on a terminal as long as it is wide.
 pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
     let root = trace::root().class(Class::Input)?;
     // Started in the same second, the one that ended first is taken for the older.
@@ -39,6 +39,8 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let width = rows.iter().map(|(_, row)| shown(row, "trace").len()).max().unwrap_or(0);
+    let columns =
+        terminal_size::terminal_size_of(std::io::stdout()).map(|(columns, _)| usize::from(columns.0));
     for (_, row) in &rows {
         let trace = shown(row, "trace");
         if row["error"].is_string() {
@@ -48,7 +50,8 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
         let size = text::size(row["bytes"].as_u64().unwrap_or(0));
         let index = if row["indexed"] == true { "indexed" } else { "-" };
         let (started, command) = (shown(row, "started"), shown(row, "command"));
-        writeln!(out, "{trace:width$}  {started}  {size:>10}  {index:7}  {command}")?;
+        let line = format!("{trace:width$}  {started}  {size:>10}  {index:7}  {command}");
+        writeln!(out, "{}", columns.map_or_else(|| line.clone(), |columns| text::cut(&line, columns)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -64,19 +64,42 @@ pub(crate) fn incomplete(trace: &trace::Trace) -> String {
     }
 }
 
-/// A command line as one could type it into a shell.
+/// A command line as one could type it into a shell, on one line.
 pub(crate) fn command_line(argv: &[Vec<u8>]) -> String {
     argv.iter().map(|arg| quoted(&String::from_utf8_lossy(arg))).collect::<Vec<_>>().join(" ")
 }
 
-/// One word, quoted where a shell needs it.
+/// One word, quoted where a shell needs it. With control characters it is quoted in the way of `$'two\nlines'`.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "_-./=:,+@%^".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
+    } else if word.chars().any(char::is_control) {
+        format!("$'{}'", word.chars().map(escaped).collect::<String>())
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// A character inside `$'..'`.
+fn escaped(c: char) -> String {
+    match c {
+        '\n' => r"\n".to_owned(),
+        '\t' => r"\t".to_owned(),
+        '\r' => r"\r".to_owned(),
+        '\\' | '\'' => format!("\\{c}"),
+        c if c.is_control() => format!(r"\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    }
+}
+
+/// At most `width` characters of a line; where some are left out, it ends in `..`.
+pub(crate) fn cut(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let shown: String = line.chars().take(width.saturating_sub(2)).collect();
+    format!("{shown}..")
 }
 
 #[cfg(test)]
@@ -111,5 +134,16 @@ mod tests {
     fn command_lines_can_be_typed_again() {
         let argv = ["sh", "-c", "echo 'a b'", ""].map(|arg| arg.as_bytes().to_vec());
         assert_eq!(command_line(&argv), r"sh -c 'echo '\''a b'\''' ''");
+    }
+
+    #[test]
+    fn words_with_several_lines_stay_on_one() {
+        assert_eq!(quoted("a\nb\t'c\\"), r"$'a\nb\t\'c\\'");
+        assert_eq!(quoted("\u{1b}[31m"), r"$'\u001b[31m'");
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        assert_eq!([5, 4, 2].map(|width| cut("ab cd", width)), ["ab cd", "ab..", ".."]);
     }
 }

@@ -6,11 +6,17 @@ use trace::{DirError, Trace};
 
 use crate::exit::{Class, Classify};
 
-/// The folder of the recording meant: the latest when none is named.
+/// The folder of the recording meant: the latest when none is named. Says so where something here has the same name.
 pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let name = named.map(Path::to_string_lossy);
     match trace::resolve(name.as_deref()) {
-        Ok(dir) => Ok(dir),
+        Ok(meant) => {
+            if let Some(other) = &meant.not {
+                let (dir, other) = (meant.dir.display(), other.display());
+                eprintln!("backstory: the recording {dir} is meant; for the path, say {other}");
+            }
+            Ok(meant.dir)
+        }
         Err(error @ DirError::Io { .. }) => Err(error).class(Class::System),
         Err(error) => Err(error).class(Class::Input),
     }

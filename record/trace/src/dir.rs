@@ -126,18 +126,39 @@ pub fn latest(root: &Path) -> Result<PathBuf, DirError> {
     all.pop().ok_or(DirError::None { root: root.to_owned() })
 }
 
-/// The trace a person means: a path to a directory, a name in the root folder, or, for `None`, the latest.
-pub fn resolve(name: Option<&str>) -> Result<PathBuf, DirError> {
-    let Some(name) = name else { return latest(&root()?) };
-    let path = PathBuf::from(name);
-    if path.exists() {
-        return Ok(path);
+/// What a person means by a trace's name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Meant {
+    /// The trace's folder.
+    pub dir: PathBuf,
+    /// A file or folder here that has the same name and is not meant.
+    pub not: Option<PathBuf>,
+}
+
+/// The trace a person means: what has a `/` is a path, else a name in the root folder comes first, then a path; for `None`,
+/// the latest.
+pub fn resolve(name: Option<&str>) -> Result<Meant, DirError> {
+    match name {
+        None => latest(&root()?).map(|dir| Meant { dir, not: None }),
+        Some(name) => meant(name, root().ok().as_deref()),
     }
-    let named = root()?.join(name);
-    if !name.contains('/') && named.is_dir() {
-        Ok(named)
-    } else {
-        Err(DirError::Unknown { name: name.to_owned() })
+}
+
+fn meant(name: &str, root: Option<&Path>) -> Result<Meant, DirError> {
+    let only = |dir| Ok(Meant { dir, not: None });
+    let unknown = || DirError::Unknown { name: name.to_owned() };
+    // One word is shown, and handed on, in a way that cannot be taken for a name again.
+    let path = if name.contains('/') { PathBuf::from(name) } else { Path::new(".").join(name) };
+    let word = !name.contains('/') && !["", ".", ".."].contains(&name);
+    let Some(named) = root.filter(|_| word).map(|root| root.join(name)).filter(|named| named.is_dir()) else {
+        return if path.exists() && !name.is_empty() { only(path) } else { Err(unknown()) };
+    };
+    let same = |a: &Path, b: &Path| fs::canonicalize(a).ok() == fs::canonicalize(b).ok();
+    match path.exists() && !same(&path, &named) {
+        false => only(named),
+        // What is no recording shadows none.
+        true if !is_trace(&named) && is_trace(&path) => only(path),
+        true => Ok(Meant { dir: named, not: Some(path) }),
     }
 }
 
@@ -219,5 +240,30 @@ mod tests {
         remove(&b).unwrap();
         assert_eq!(latest(root).unwrap(), a);
         assert!(matches!(remove(root), Err(DirError::NotATrace { .. })));
+    }
+    #[track_caller]
+    fn check(name: &str, root: &Path, dir: &Path, not: Option<&Path>) {
+        let expected = Meant { dir: dir.to_owned(), not: not.map(Path::to_owned) };
+        assert_eq!(meant(name, Some(root)).unwrap(), expected, "{name}");
+    }
+
+    #[test]
+    fn names_come_before_paths_and_what_has_a_slash_is_a_path() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
+        // The tests run in the crate's folder: it has a `src`.
+        let shadowed = root.join("src");
+        fs::create_dir(&shadowed).unwrap();
+        fs::write(shadowed.join("events"), "").unwrap();
+        let made = make(root, "ls");
+        check("src", root, &shadowed, Some(Path::new("./src")));
+        check("./src", root, Path::new("./src"), None);
+        check("ls-0", root, &made, None);
+        check("Cargo.toml", root, Path::new("./Cargo.toml"), None);
+        for missing in ["nothing", "./ls-0", ""] {
+            assert!(matches!(meant(missing, Some(root)), Err(DirError::Unknown { .. })), "{missing}");
+        }
+        assert_eq!(meant("src", None).unwrap().dir, Path::new("./src"));
+        assert_eq!(meant("..", Some(root)).unwrap().dir, Path::new("./.."));
     }
 }

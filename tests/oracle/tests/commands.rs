@@ -83,6 +83,25 @@ fn recordings_are_listed_described_and_removed() {
 }
 
 #[test]
+fn a_recording_has_one_line_and_is_not_shadowed_by_a_folder_of_its_name() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = scratch.path().join("recordings");
+    done(&mut at(&root, &["record", "sh", "-c", "true\n:\t\u{1b}[31m"]));
+    let listed = done(&mut at(&root, &["ls"]));
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    assert!(listed.ends_with("  sh -c $'true\\n:\\t\\u001b[31m'\n"), "{listed}");
+
+    std::fs::create_dir(scratch.path().join("sh-0")).unwrap();
+    let check = |name: &str| at(&root, &["check", name]).current_dir(scratch.path()).output().unwrap();
+    let named = check("sh-0");
+    assert!(stdout(&named).contains("no violation"));
+    assert!(String::from_utf8_lossy(&named.stderr).contains("for the path, say ./sh-0"));
+    assert_eq!(check("./sh-0").status.code(), Some(3), "what has a slash is a path");
+    std::fs::rename(root.join("sh-0"), scratch.path().join("moved")).unwrap();
+    assert!(check("moved").status.success(), "a folder that no recording is called like");
+}
+
+#[test]
 fn a_replay_up_to_a_moment_prints_what_was_printed_until_then() {
     let scratch = tempfile::tempdir().unwrap();
     let trace = scratch.path().join("trace");
