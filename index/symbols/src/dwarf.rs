@@ -2,13 +2,14 @@
 #![expect(unsafe_code, reason = "keeps a parsed context beside the bytes that it borrows")]
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use addr2line::Context;
 use gimli::{EndianSlice, LittleEndian, SectionId};
 use object::{Object, ObjectSection};
 
 use crate::bytes::Bytes;
+use crate::dwarf_types::Types;
 use crate::symtab::demangle;
 
 type Slice = EndianSlice<'static, LittleEndian>;
@@ -36,8 +37,10 @@ const QUICK_COMPRESSED: u64 = 1 << 20;
 
 /// Parsed debug information.
 pub(crate) struct Dwarf {
-    // Borrows from `sections`: declared first, so dropped first.
+    // These borrow from `sections`: declared first, so dropped first.
     context: Mutex<Context<Slice>>,
+    types: OnceLock<Types>,
+    dwarf: Arc<gimli::Dwarf<Slice>>,
     _sections: Vec<Bytes>,
 }
 
@@ -60,15 +63,21 @@ impl Dwarf {
             let wanted = NEEDED.contains(&id).then(|| section(&file, bytes, id.name())).flatten();
             let section = wanted.unwrap_or_else(|| Bytes::heap(Vec::new()));
             // SAFETY: the slice is made to outlive its bytes, which it must not: `sections` keeps a handle to the same bytes
-            // in the struct that holds the context, the context is dropped before them, and `frames` hands out copies only.
+            // in the struct that holds the context and the types, which are dropped before them, and both hand out copies only.
             let slice = unsafe { std::slice::from_raw_parts(section.as_ptr(), section.len()) };
             sections.push(section);
             Ok(EndianSlice::new(slice, LittleEndian))
         };
         let mut dwarf = gimli::Dwarf::load(load).ok()?;
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
-        let context = Context::from_dwarf(dwarf).ok()?;
-        Some(Self { context: Mutex::new(context), _sections: sections })
+        let dwarf = Arc::new(dwarf);
+        let context = Mutex::new(Context::from_arc_dwarf(dwarf.clone()).ok()?);
+        Some(Self { context, types: OnceLock::new(), dwarf, _sections: sections })
+    }
+
+    /// The types it describes.
+    pub(crate) fn types(&self) -> &Types {
+        self.types.get_or_init(|| Types::new(self.dwarf.clone()))
     }
 
     /// Whether [`Dwarf::load`] takes but a few milliseconds for this file.

@@ -1,4 +1,4 @@
-//! `SYMBOL[+OFFSET]` and plain addresses, as people type them. Knows no symbol.
+//! `SYMBOL[+OFFSET]`, parts of variables and plain addresses, as people type them. Knows no symbol.
 
 use std::str::FromStr;
 
@@ -16,6 +16,34 @@ pub enum Expression {
         /// Added to its address, wrapping.
         offset: i64,
     },
+    /// A part of a variable, or what a pointer points to.
+    Part(Part),
+}
+
+/// `ops.draw`, `u[7].field`, `*p`, `p->field`. Symbols can look like the first, too: the whole text is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The text but for stars and offset.
+    pub whole: String,
+    /// The variable's name.
+    pub name: String,
+    /// From it to the part.
+    pub steps: Vec<Step>,
+    /// How often what is there then is followed as a pointer.
+    pub stars: usize,
+    /// Added to its address, wrapping.
+    pub offset: i64,
+}
+
+/// One step from a variable to a part of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// `.field`
+    Member(String),
+    /// `->field`
+    Through(String),
+    /// `[7]`
+    Index(u64),
 }
 
 /// Text that is neither an address nor a symbol.
@@ -43,7 +71,7 @@ pub enum ParseExpressionError {
 impl FromStr for Expression {
     type Err = ParseExpressionError;
 
-    /// `0x7fff1234`, `4096`, `ops`, `ops+0x200`, `ops-8`, `&ops`.
+    /// `0x7fff1234`, `4096`, `ops`, `ops+0x200`, `ops-8`, `&ops`, `ops.draw`, `u[7].field`, `*p`, `p->field+4`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         let text = text.strip_prefix('&').unwrap_or(text).trim_start();
@@ -55,14 +83,69 @@ impl FromStr for Expression {
             let addr = number(base).ok_or_else(|| ParseExpressionError::Address { text: base.to_owned() })?;
             return Ok(Self::Address(GuestAddr(addr.wrapping_add_signed(offset))));
         }
-        let (name, offset) = split_offset(text)?;
-        Ok(Self::Symbol { name: name.to_owned(), offset })
+        let (text, offset) = split_offset(text)?;
+        let whole = text.trim_start_matches(['*', ' ']);
+        let stars = text.matches('*').count() - whole.matches('*').count();
+        if whole.is_empty() {
+            return Err(ParseExpressionError::Empty);
+        }
+        match split_steps(whole) {
+            Some((name, steps)) if stars > 0 || !steps.is_empty() => {
+                let (whole, name) = (whole.to_owned(), name.to_owned());
+                Ok(Self::Part(Part { whole, name, steps, stars, offset }))
+            }
+            _ => Ok(Self::Symbol { name: text.to_owned(), offset }),
+        }
     }
+}
+
+/// Splits a variable's name from the steps after it. `None` where what follows are none: it is part of the name then.
+fn split_steps(text: &str) -> Option<(&str, Vec<Step>)> {
+    if text.contains("operator") {
+        return None;
+    }
+    let mut depth = 0;
+    let ends = |(at, c): (usize, char)| {
+        let arrow = text[at..].starts_with("->");
+        match c {
+            '<' | '(' | '{' => depth += 1,
+            '>' | ')' | '}' => depth -= 1,
+            _ => {}
+        }
+        (at > 0 && depth == 0 && (c == '.' || c == '[' || arrow)).then_some(at)
+    };
+    let at = text.char_indices().find_map(ends).unwrap_or(text.len());
+    let (name, mut rest) = (text[..at].trim_end(), text[at..].trim_start());
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        let (step, after) = first_step(rest)?;
+        steps.push(step);
+        rest = after.trim_start();
+    }
+    Some((name, steps))
+}
+
+/// The step that `text` begins with, and the rest.
+fn first_step(text: &str) -> Option<(Step, &str)> {
+    if let Some(inside) = text.strip_prefix('[') {
+        let (index, rest) = inside.split_once(']')?;
+        return Some((Step::Index(number(index.trim())?), rest));
+    }
+    let (through, rest) = match text.strip_prefix("->") {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('.')?),
+    };
+    let rest = rest.trim_start();
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    let name = (end > 0).then(|| rest[..end].to_owned())?;
+    Some((if through { Step::Through(name) } else { Step::Member(name) }, &rest[end..]))
 }
 
 /// Splits at the last `+` or `-` that is followed by a number. C++ operators (`operator+`, `operator->`) are names.
 fn split_offset(text: &str) -> Result<(&str, i64), ParseExpressionError> {
-    let Some(at) = text.rfind(['+', '-']).filter(|&at| at > 0) else { return Ok((text, 0)) };
+    let sign = |&(at, c): &(usize, char)| c == '+' || c == '-' && !text[at..].starts_with("->");
+    let found = text.char_indices().rev().find(sign).map(|(at, _)| at);
+    let Some(at) = found.filter(|&at| at > 0) else { return Ok((text, 0)) };
     let (name, rest) = (text[..at].trim_end(), text[at + 1..].trim_start());
     let sign = if text.as_bytes()[at] == b'-' { -1 } else { 1 };
     if let Some(value) = number(rest) {
@@ -99,6 +182,22 @@ mod tests {
         Ok(Expression::Symbol { name: name.to_owned(), offset })
     }
 
+    fn part<'a>(
+        whole: &str,
+        name: &str,
+        steps: &[&str],
+        stars: usize,
+        offset: i64,
+    ) -> Result<Expression, &'a str> {
+        let step = |step: &&str| match (step.strip_prefix('.'), step.strip_prefix('>')) {
+            (Some(name), _) => Step::Member(name.to_owned()),
+            (_, Some(name)) => Step::Through(name.to_owned()),
+            _ => Step::Index(step.parse().unwrap()),
+        };
+        let (whole, name) = (whole.to_owned(), name.to_owned());
+        Ok(Expression::Part(Part { whole, name, steps: steps.iter().map(step).collect(), stars, offset }))
+    }
+
     #[test]
     fn expressions_parse_as_people_type_them() {
         check("0x7fff_0010", Ok(Expression::Address(GuestAddr(0x7fff_0010))));
@@ -109,6 +208,15 @@ mod tests {
         check("ops-8", symbol("ops", -8));
         check("Vec<i32>::operator+", symbol("Vec<i32>::operator+", 0));
         check("a::b+4", symbol("a::b", 4));
+        check("f.constprop.0", part("f.constprop.0", "f", &[".constprop", ".0"], 0, 0));
+        check("ops.draw", part("ops.draw", "ops", &[".draw"], 0, 0));
+        check("u[0x7].field + 2", part("u[0x7].field", "u", &["7", ".field"], 0, 2));
+        check("p->next->id-4", part("p->next->id", "p", &[">next", ">id"], 0, -4));
+        check("* *p", part("p", "p", &[], 2, 0));
+        check("t::G<a.b>.0", part("t::G<a.b>.0", "t::G<a.b>", &[".0"], 0, 0));
+        check("name[abi:cxx11]", symbol("name[abi:cxx11]", 0));
+        check("u[x]", symbol("u[x]", 0));
+        check("*", Err("no address or symbol given"));
         check("", Err("no address or symbol given"));
         check("0xzz", Err("`0xzz` is not a 64-bit address"));
         check("0x1ffffffffffffffff", Err("`0x1ffffffffffffffff` is not a 64-bit address"));

@@ -10,6 +10,7 @@ use object::{Object, ObjectSegment, SegmentFlags};
 use crate::bytes::Bytes;
 use crate::debug_file;
 use crate::dwarf::{Dwarf, DwarfFrame};
+use crate::dwarf_types::Types;
 use crate::stubs::Stubs;
 use crate::symtab::SymbolTable;
 
@@ -93,8 +94,16 @@ impl Image {
         if quick && self.dwarf.get().is_none() && !Dwarf::loads_quickly(source) {
             return Vec::new();
         }
-        let dwarf = self.dwarf.get_or_init(|| Dwarf::load(source));
-        dwarf.as_ref().map_or_else(Vec::new, |dwarf| dwarf.frames(addr))
+        self.dwarf().map_or_else(Vec::new, |dwarf| dwarf.frames(addr))
+    }
+
+    /// The types in its debug information.
+    pub(crate) fn types(&self) -> Option<&Types> {
+        self.dwarf().map(Dwarf::types)
+    }
+
+    fn dwarf(&self) -> Option<&Dwarf> {
+        self.dwarf.get_or_init(|| Dwarf::load(self.debug.as_ref().unwrap_or(&self.bytes))).as_ref()
     }
 }
 

@@ -11,20 +11,23 @@
 //! - `stubs`: what a linkage stub jumps to
 //! - `debug_file`: where separate debug information lies
 //! - `lookup`: `Symbols`, the questions
-//! - `expression`: `SYMBOL[+OFFSET]` as people type it
+//! - `expression`: `SYMBOL[+OFFSET]` and parts of variables as people type them
+//! - `dwarf_types`: types in the debug information; `place`: parts of variables by them
 //! - `source`: text of source lines
 
 mod bytes;
 mod debug_file;
 mod dwarf;
+mod dwarf_types;
 mod expression;
 mod image;
 mod layout;
 mod lookup;
+mod place;
 mod source;
 mod stubs;
 mod symtab;
 
-pub use expression::{Expression, ParseExpressionError};
+pub use expression::{Expression, ParseExpressionError, Part, Step};
 pub use layout::{KeptFile, Layout, MappedFile, Mapping};
 pub use lookup::{Frame, Module, ResolveError, Resolved, Symbols};

@@ -79,6 +79,60 @@ pub enum ResolveError {
         /// Names that end or begin alike.
         similar: Vec<String>,
     },
+    /// Several have a name that ends so.
+    #[error("`{name}` can be any of {}", .candidates.join(", "))]
+    Ambiguous {
+        /// What was asked.
+        name: String,
+        /// Their whole names.
+        candidates: Vec<String>,
+    },
+    /// Nothing says which type it has.
+    #[error("no debug information says what `{name}` consists of: give an address or an offset")]
+    Untyped {
+        /// The variable.
+        name: String,
+    },
+    /// No such member.
+    #[error("`{place}` has no member `{name}`{}", hint(.members))]
+    NoMember {
+        /// Of what.
+        place: String,
+        /// What was asked.
+        name: String,
+        /// The members it has.
+        members: Vec<String>,
+    },
+    /// No pointer to something with members.
+    #[error("`{place}` is no pointer to something known")]
+    NoPointer {
+        /// What is none.
+        place: String,
+    },
+    /// Neither an array nor a pointer to something whose size is known.
+    #[error("`{place}` is no array, and no pointer to something known")]
+    NoElements {
+        /// What is none.
+        place: String,
+    },
+    /// An index past the end.
+    #[error("`{place}` has {count} elements: there is none with index {index}")]
+    Outside {
+        /// The array.
+        place: String,
+        /// What was asked.
+        index: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// A pointer whose value is not known.
+    #[error("what the pointer `{place}` at {addr} holds is not known then")]
+    Unknown {
+        /// The pointer.
+        place: String,
+        /// Where it is.
+        addr: GuestAddr,
+    },
     /// A variable of one thread: it has no one address.
     #[error("`{name}` is thread-local: it has an address per thread, give the address")]
     ThreadLocal {
@@ -89,6 +143,14 @@ pub enum ResolveError {
 
 fn hint(similar: &[String]) -> String {
     if similar.is_empty() { String::new() } else { format!(" (there are {})", similar.join(", ")) }
+}
+
+/// A symbol, in a file that is mapped.
+pub(crate) struct Found<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) symbol: Symbol<'a>,
+    file: FileId,
+    bias: u64,
 }
 
 /// A pc in a file.
@@ -283,36 +345,70 @@ impl Symbols {
     }
 
     /// The address that `expression` names in `space` at `moment`. Where several files have the name, the program's own
-    /// comes first, then libraries in the order they were mapped.
+    /// comes first, then libraries in the order they were mapped. `pointer` is asked what a pointer at an address holds.
     pub fn resolve(
         &self,
         space: SpaceId,
         moment: Moment,
         expression: &Expression,
+        pointer: &mut dyn FnMut(GuestAddr) -> Option<GuestAddr>,
     ) -> Result<Resolved, ResolveError> {
-        let (name, offset) = match expression {
-            Expression::Address(addr) => {
-                return Ok(Resolved { addr: *addr, size: 0, name: String::new(), module: PathBuf::new() });
+        match expression {
+            Expression::Address(addr) => Ok(Resolved { addr: *addr, ..Resolved::default() }),
+            Expression::Symbol { name, offset } => {
+                Ok(self.resolved(&self.find_symbol(space, moment, name)?, *offset))
             }
-            Expression::Symbol { name, offset } => (name, *offset),
-        };
-        let modules = self.modules(space, moment);
-        let mut thread_local = false;
-        for &(image, file, bias) in &modules {
-            let Some(symbol) = image.symbols().named(name) else { continue };
-            if symbol.kind == Kind::ThreadLocal {
-                thread_local = true;
-                continue;
-            }
-            return Ok(self.resolved(&symbol, file, bias, offset));
+            // Some symbols' names look like parts of variables.
+            Expression::Part(part) => match self.find_symbol(space, moment, &part.whole) {
+                Ok(found) if part.stars == 0 => Ok(self.resolved(&found, part.offset)),
+                _ => self.resolve_part(space, moment, part, pointer),
+            },
         }
-        if thread_local {
-            return Err(ResolveError::ThreadLocal { name: name.clone() });
+    }
+
+    /// The symbol that people call `name`: by its whole name, else the one variable, else the one function, whose qualified name
+    /// ends so.
+    pub(crate) fn find_symbol(
+        &self,
+        space: SpaceId,
+        moment: Moment,
+        name: &str,
+    ) -> Result<Found<'_>, ResolveError> {
+        let modules = self.modules(space, moment);
+        let named = modules.iter().filter_map(|&(image, file, bias)| {
+            Some(Found { image, file, bias, symbol: image.symbols().named(name)? })
+        });
+        let thread_local = || Err(ResolveError::ThreadLocal { name: name.to_owned() });
+        let (local, mut fixed): (Vec<_>, Vec<_>) =
+            named.partition(|found| found.symbol.kind == Kind::ThreadLocal);
+        if !fixed.is_empty() {
+            return Ok(fixed.swap_remove(0));
+        }
+        if !local.is_empty() {
+            return thread_local();
+        }
+        let kinds: [fn(Kind) -> bool; 2] =
+            [|kind| matches!(kind, Kind::Object | Kind::ThreadLocal), |kind| kind == Kind::Function];
+        for kind in kinds {
+            for &(image, file, bias) in &modules {
+                match image.symbols().ending(name, kind)[..] {
+                    [] => {}
+                    [symbol] if symbol.kind == Kind::ThreadLocal => return thread_local(),
+                    [symbol] => return Ok(Found { image, file, bias, symbol }),
+                    ref several => {
+                        let mut candidates: Vec<String> =
+                            several.iter().map(|symbol| symbol.name().into_owned()).collect();
+                        candidates.sort();
+                        candidates.dedup();
+                        return Err(ResolveError::Ambiguous { name: name.to_owned(), candidates });
+                    }
+                }
+            }
         }
         let mut similar: Vec<String> =
             modules.iter().flat_map(|(image, _, _)| image.symbols().similar(name, 5)).take(5).collect();
         similar.dedup();
-        Err(ResolveError::NotFound { name: name.clone(), space, moment, similar })
+        Err(ResolveError::NotFound { name: name.to_owned(), space, moment, similar })
     }
 
     /// Text of a source line, where the file is on this machine.
@@ -320,9 +416,11 @@ impl Symbols {
         self.sources.line(file, line)
     }
 
-    fn resolved(&self, symbol: &Symbol<'_>, file: FileId, bias: u64, offset: i64) -> Resolved {
+    /// Where a symbol is, `offset` bytes after its start.
+    pub(crate) fn resolved(&self, found: &Found<'_>, offset: i64) -> Resolved {
+        let Found { symbol, file, bias, .. } = found;
         Resolved {
-            addr: GuestAddr(symbol.addr.wrapping_add(bias).wrapping_add_signed(offset)),
+            addr: GuestAddr(symbol.addr.wrapping_add(*bias).wrapping_add_signed(offset)),
             size: symbol.size,
             name: symbol.name().into_owned(),
             module: self.files[file.index()].original.clone(),

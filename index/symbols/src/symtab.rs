@@ -210,6 +210,15 @@ impl SymbolTable {
         })
     }
 
+    /// The symbols of a kind whose qualified names end in `name` (`G` for `t::G`), one for each place.
+    pub(crate) fn ending<'a>(&'a self, name: &str, wanted: impl Fn(Kind) -> bool) -> Vec<Symbol<'a>> {
+        let last = name.rsplit("::").next().unwrap_or(name);
+        let mangled = self.all().filter(|s| s.raw.starts_with('_') && s.raw.contains(last) && wanted(s.kind));
+        let mut found: Vec<Symbol<'_>> = mangled.filter(|s| ends_in(&s.name(), name)).collect();
+        found.dedup_by_key(|symbol| symbol.addr);
+        found
+    }
+
     /// The code of every function that is shown as `name`.
     pub(crate) fn functions_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (u64, u64)> + 'a {
         let last = name.split('(').next().unwrap_or(name).rsplit("::").next().unwrap_or(name);
@@ -245,6 +254,12 @@ impl SymbolTable {
 /// Whether demangled `full` is what a user calls `name`.
 fn matches(full: &str, name: &str) -> bool {
     full == name || full.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
+}
+
+/// Whether the last parts of demangled `full`, arguments aside, are `name`.
+fn ends_in(full: &str, name: &str) -> bool {
+    let path = full.split('(').next().unwrap_or(full);
+    path.strip_suffix(name).is_some_and(|before| before.ends_with("::"))
 }
 
 /// What a symbol of this ELF type names; `None` for sections and files.

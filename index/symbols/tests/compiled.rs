@@ -74,7 +74,9 @@ impl Program {
 
     fn resolve(&self, text: &str) -> Result<(GuestAddr, u64), ResolveError> {
         let expression: Expression = text.parse().unwrap();
-        self.symbols.resolve(SPACE, NOW, &expression).map(|r| (r.addr, r.size))
+        // Every pointer holds its own address and 0x1000.
+        let mut pointer = |addr: GuestAddr| Some(GuestAddr(addr.0 + 0x1000));
+        self.symbols.resolve(SPACE, NOW, &expression, &mut pointer).map(|r| (r.addr, r.size))
     }
 
     /// Some pc in the function called `name` whose frames satisfy `wanted`.
@@ -203,4 +205,95 @@ fn memory_without_a_file_has_no_names() {
     assert_eq!(symbols.name(SPACE, NOW, GuestAddr(0x1234)), "0x1234");
     assert_eq!(symbols.frames(SPACE, NOW, GuestAddr(0x1234)).len(), 1);
     assert_eq!(symbols.line(SPACE, NOW, GuestAddr(0x1234)), None);
+}
+
+const TYPES: &str = r#"struct item { int id; long field; struct item *next; char name[3][5]; };
+typedef struct item item_t;
+static volatile item_t u[10]; item_t *p; void *nothing;
+struct ops { union { int number; void (*draw)(void); }; unsigned low : 3, high : 20; const int *deep[2]; } ops;
+int main(int argc, char **argv) { p = (item_t *)&u[argc]; ops.number = ops.high; return u[3].id + (nothing != 0); }
+"#;
+
+#[test]
+fn parts_of_variables_are_found_by_type() {
+    for options in [&["-O1"][..], &["-O1", "-gdwarf-4"], &["-O1", "-no-pie", "-gz"]] {
+        let Some(program) = build("gcc", "c", TYPES, options) else { return };
+        let (u, p, ops) = (program.address("u"), program.address("p"), program.address("ops"));
+        let check = |text: &str, base: GuestAddr, offset: u64, size: u64| {
+            assert_eq!(program.resolve(text).unwrap(), (base.wrapping_add(offset), size), "{text}");
+        };
+        // An item is 40 bytes: 4, 4 unused, 8, 8, 15, 1 unused.
+        check("u[7].field", u, 7 * 40 + 8, 8);
+        check("u[2]", u, 80, 40);
+        check("u[2].name", u, 80 + 24, 15);
+        check("u[2].name[1]", u, 80 + 24 + 5, 5);
+        check("u[2].name[1][4]+1", u, 80 + 24 + 10, 1);
+        check("u->field", u, 8, 8);
+        check("*u", u, 0, 40);
+        check("ops.draw", ops, 0, 8);
+        check("ops.number", ops, 0, 4);
+        check("ops.low", ops, 8, 1);
+        check("ops.high", ops, 8, 3);
+        // The pointers hold their own addresses and 0x1000 each.
+        check("*p", p, 0x1000, 40);
+        check("p->next", p, 0x1010, 8);
+        check("p[2].field", p, 0x1000 + 88, 8);
+        check("p->next->id", p, 0x2010, 4);
+        check("*ops.deep[1]", ops, 16 + 8 + 0x1000, 4);
+        check("**ops.deep", ops, 16 + 0x1000, 4);
+        for (text, error) in [
+            ("u[10]", "`u` has 10 elements: there is none with index 10"),
+            ("u[1].fild", "`u[1]` has no member `fild` (there are id, field, next, name)"),
+            ("u[1].id.x", "`u[1].id` has no member `x`"),
+            ("*u[1].id", "`u[1].id` is no array, and no pointer to something known"),
+            ("*nothing", "`nothing` is no array, and no pointer to something known"),
+            ("main.x", "no debug information says what `main` consists of: give an address or an offset"),
+        ] {
+            assert_eq!(program.resolve(text).unwrap_err().to_string(), error, "{text}");
+        }
+    }
+}
+
+const CLASSES: &str = r#"struct Base { long first; }; struct Left : Base { int left; }; static int hidden;
+struct Both : Left { static int count; int own; Both *&self() { static Both *me; me = this; return me; } };
+int Both::count = 3; namespace shop { Both it; int total; static int only; } namespace bank { int total; }
+Both &alias = shop::it;
+int main() { shop::it.self(); return alias.own + shop::total + bank::total + ++shop::only + ++hidden; }
+"#;
+
+#[test]
+fn bases_references_and_ends_of_qualified_names() {
+    let Some(program) = build("g++", "cc", CLASSES, &["-O0"]) else { return };
+    let it = program.address("_ZN4shop2itE");
+    let check = |text: &str, expected: (GuestAddr, u64)| {
+        assert_eq!(program.resolve(text).unwrap(), expected, "{text}");
+    };
+    check("shop::it", (it, 16));
+    check("it.own", (it.wrapping_add(12), 4));
+    check("it.left", (it.wrapping_add(8), 4));
+    check("shop::it.first", (it, 8));
+    check("only", (program.address("_ZN4shopL4onlyE"), 4));
+    // A reference is followed: it holds its own address and 0x1000.
+    check("alias.own", (program.address("alias").wrapping_add(0x1000 + 12), 4));
+    check("count", (program.address("_ZN4Both5countE"), 4));
+    let error = program.resolve("total").unwrap_err().to_string();
+    assert_eq!(error, "`total` can be any of bank::total, shop::total");
+    let error = program.resolve("it.count").unwrap_err().to_string();
+    assert_eq!(error, "`it` has no member `count` (there are own, left, first)");
+}
+
+const RUST: &str = r#"mod t { pub static mut G: [u32; 4] = [0; 4]; pub static mut PAIR: (u8, Option<u64>) = (1, None); }
+fn main() { unsafe { (&raw mut t::G[1]).write_volatile(7); (&raw mut t::PAIR).write_volatile((2, Some(3))); } }
+"#;
+
+#[test]
+fn statics_of_rust() {
+    let Some(program) = build("rustc", "rs", RUST, &["-Copt-level=0"]) else { return };
+    let (g, size) = program.resolve("t::G").unwrap();
+    assert_eq!(size, 16);
+    assert_eq!(program.resolve("G").unwrap(), (g, 16));
+    assert_eq!(program.resolve("G[1]").unwrap(), (g.wrapping_add(4), 4));
+    let (pair, size) = program.resolve("PAIR").unwrap();
+    let (first, one) = program.resolve("PAIR.__0").unwrap();
+    assert!(size == 24 && one == 1 && first >= pair && first < pair.wrapping_add(24));
 }

@@ -167,14 +167,18 @@ pub(crate) struct Query {
 
 /// `backstory why`
 #[derive(Args, Debug)]
-#[command(after_help = MOMENTS)]
+#[command(after_help = format!("{MOMENTS}\n\nParts of variables are found by the types in the debug information, and pointers followed as \
+     they were just before the moment. The last part of a qualified name (G for t::G) is enough where only one ends so. Quote what \
+     the shell would take for itself: '*p', 'p->field', 'u[7]'."))]
 pub(crate) struct Why {
     #[command(flatten)]
     pub(crate) which: WhichOption,
-    /// The address (0x7fff1234), or a variable or function, with an offset if need be (buffer+16)
-    #[arg(value_name = "ADDR|SYMBOL[+OFFSET]")]
+    /// The address (0x7fff1234), or a variable or function, a part of a variable (ops.draw, u[7].field) or what a pointer
+    /// in one points to (*p, p->field, p[2]), with an offset if need be (buffer+16)
+    #[arg(value_name = "ADDR|VARIABLE")]
     pub(crate) what: String,
-    /// Number of bytes to explain [default: the variable's size, at most 8; for an address 8]
+    /// Number of bytes to explain [default: the size of the variable or part; for an address, as many as the last write of its
+    /// first byte wrote, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) size: Option<u32>,
     /// Explain the value it had at this moment, in the process that ran then [default: @end]

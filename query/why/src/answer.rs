@@ -23,7 +23,7 @@ pub struct Target {
     pub addr: String,
     /// Its size in bytes.
     pub size: u64,
-    /// The variable it belongs to (`ops+0x200`), where symbols know.
+    /// The variable it belongs to (`ops+0x200`), where symbols know, or the part of one that was asked for (`u[7].field`).
     pub name: Option<String>,
     /// The space it is in.
     pub space: u32,

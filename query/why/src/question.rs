@@ -13,9 +13,9 @@ use crate::{kernel, stack};
 /// Who last wrote `target`?
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Question {
-    /// An address or a symbol.
+    /// An address, a symbol, or a part of a variable.
     pub target: Expression,
-    /// How many bytes; by default a symbol's own size, and for an address as many as the last write of its first byte wrote
+    /// How many bytes; by default the size of the symbol or part, and for an address as many as the last write of its first byte wrote
     /// from there on (at most 8).
     pub size: Option<u64>,
     /// Before which moment; by default the end.
@@ -78,6 +78,8 @@ const MAX_SHOWN: u64 = 16;
 struct Candidate {
     space: SpaceId,
     range: GuestRange,
+    /// The part of a variable that was asked for, as people write it.
+    part: Option<String>,
     /// Before which moment: the question's, or the end of the space.
     before: Moment,
     found: Found,
@@ -187,16 +189,16 @@ fn candidate(
     space: SpaceId,
     before: Moment,
 ) -> Result<Candidate, WhyError> {
-    let symbols = database.symbols();
     // A space that is gone by then answers for its last moment.
-    let last = symbols.layout().last_moment(space).unwrap_or(before);
+    let last = database.symbols().layout().last_moment(space).unwrap_or(before);
     let before = before.min(Moment(last.0.saturating_add(1)));
     let now = Moment(before.0.saturating_sub(1));
-    let target = match &question.target {
-        Expression::Address(addr) => Resolved { addr: *addr, size: 0, ..Resolved::default() },
-        symbol => symbols.resolve(space, now, symbol)?,
+    let target = resolve(database, &question.target, space, now)?;
+    let (whole, part) = match &question.target {
+        Expression::Address(_) => (false, None),
+        Expression::Symbol { offset, .. } => (*offset == 0, None),
+        Expression::Part(part) => (part.offset == 0, (part.offset == 0).then(|| target.name.clone())),
     };
-    let whole = matches!(&question.target, Expression::Symbol { offset: 0, .. });
     let known = question.size.or_else(|| (whole && target.size > 0).then_some(target.size.min(MAX_SIZE)));
     let mut range = GuestRange::new(target.addr, known.unwrap_or(1));
     let mut found = history::last_write(database, space, range, before)?;
@@ -211,16 +213,44 @@ fn candidate(
     if matches!(found, Found::Unmapped) {
         return Err(WhyError::Unmapped { addr: target.addr, moment: before });
     }
-    Ok(Candidate { space, range, before, found })
+    Ok(Candidate { space, range, part, before, found })
+}
+
+/// Where the target is. Pointers on the way to it hold what they held then.
+fn resolve(
+    database: &Database,
+    target: &Expression,
+    space: SpaceId,
+    now: Moment,
+) -> Result<Resolved, WhyError> {
+    let mut failure = None;
+    let mut pointer = |addr| {
+        let range = GuestRange::new(addr, 8);
+        match history::contents(database, space, range, Moment(now.0.saturating_add(1))) {
+            Ok(bytes) => {
+                let bytes = bytes.into_iter().collect::<Option<Vec<u8>>>()?;
+                bytes.first_chunk().map(|bytes| GuestAddr(u64::from_le_bytes(*bytes)))
+            }
+            Err(error) => {
+                failure = Some(error);
+                None
+            }
+        }
+    };
+    let resolved = database.symbols().resolve(space, now, target, &mut pointer);
+    match failure {
+        Some(error) => Err(error.into()),
+        None => Ok(resolved?),
+    }
 }
 
 fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<Answer, WhyError> {
-    let Candidate { space, range, before: until, found } = candidate;
+    let Candidate { space, range, part, before: until, found } = candidate;
     let now = Moment(until.0.saturating_sub(1));
     let target = Target {
         addr: range.start.to_string(),
         size: range.len(),
-        name: database.symbols().variable(space, now, range.start),
+        name: part.or_else(|| database.symbols().variable(space, now, range.start)),
         space: space.0,
         program: program(database, space, until)?,
     };

@@ -1,0 +1,117 @@
+//! Parts of variables and what pointers point to, by the types in the debug information: `ops.draw`, `u[7].field`, `*p`,
+//! `p->field`. What a pointer holds is asked of whoever asks.
+
+use guest::{GuestAddr, Moment, SpaceId};
+
+use crate::dwarf_types::{Member, Shape, Type, Types};
+use crate::expression::{Part, Step};
+use crate::lookup::{ResolveError, Resolved, Symbols};
+
+/// Where the walk along an expression has come to.
+struct Here<'a> {
+    types: &'a Types,
+    addr: GuestAddr,
+    ty: Type,
+    /// Size in bytes, where the type does not say.
+    size: Option<u64>,
+    /// The expression so far.
+    text: String,
+    pointer: &'a mut dyn FnMut(GuestAddr) -> Option<GuestAddr>,
+}
+
+impl Symbols {
+    /// Where the part of a variable is. `pointer` is asked what a pointer holds.
+    pub(crate) fn resolve_part(
+        &self,
+        space: SpaceId,
+        moment: Moment,
+        part: &Part,
+        pointer: &mut dyn FnMut(GuestAddr) -> Option<GuestAddr>,
+    ) -> Result<Resolved, ResolveError> {
+        let found = self.find_symbol(space, moment, &part.name)?;
+        let types = found.image.types();
+        let typed = types.and_then(|types| Some((types, types.of_variable(found.symbol.addr)?)));
+        let Some((types, ty)) = typed else { return Err(ResolveError::Untyped { name: part.name.clone() }) };
+        let whole = self.resolved(&found, 0);
+        let mut here = Here { types, addr: whole.addr, ty, size: None, text: part.name.clone(), pointer };
+        for step in &part.steps {
+            here.step(step)?;
+        }
+        for _ in 0..part.stars {
+            here.element(0)?;
+            here.text = format!("*{}", here.text);
+        }
+        let addr = here.addr.wrapping_add(part.offset as u64);
+        let size = here.size.or_else(|| types.size(here.ty)).unwrap_or(0);
+        Ok(Resolved { addr, size, name: here.text, module: whole.module })
+    }
+}
+
+impl Here<'_> {
+    fn step(&mut self, step: &Step) -> Result<(), ResolveError> {
+        match step {
+            Step::Member(name) => self.member(name, "."),
+            Step::Through(name) => {
+                let (Shape::Pointer(Some(_)) | Shape::Array(..)) = self.types.shape(self.ty) else {
+                    return Err(ResolveError::NoPointer { place: self.text.clone() });
+                };
+                self.element(0)?;
+                self.member(name, "->")
+            }
+            Step::Index(index) => {
+                self.element(*index)?;
+                self.text.push_str(&format!("[{index}]"));
+                Ok(())
+            }
+        }
+    }
+
+    fn member(&mut self, name: &str, by: &str) -> Result<(), ResolveError> {
+        if let Shape::Reference(target) = self.types.shape(self.ty) {
+            self.follow(target)?;
+        }
+        let Some(Member { offset, ty, size }) = self.types.member(self.ty, name) else {
+            let (place, members) = (self.text.clone(), self.types.members(self.ty));
+            return Err(ResolveError::NoMember { place, name: name.to_owned(), members });
+        };
+        (self.addr, self.ty, self.size) = (self.addr.wrapping_add(offset), ty, size);
+        self.text.push_str(&format!("{by}{name}"));
+        Ok(())
+    }
+
+    /// Goes to element `index` of an array, or of what a pointer points to.
+    fn element(&mut self, index: u64) -> Result<(), ResolveError> {
+        let place = || self.text.clone();
+        let (element, count) = match self.types.shape(self.ty) {
+            Shape::Array(element, count) => (element, count),
+            Shape::Pointer(Some(target)) => (target, None),
+            Shape::Reference(target) => {
+                self.follow(target)?;
+                return self.element(index);
+            }
+            Shape::Pointer(None) | Shape::Other => {
+                return Err(ResolveError::NoElements { place: place() });
+            }
+        };
+        if let Some(count) = count.filter(|&count| index >= count) {
+            return Err(ResolveError::Outside { place: place(), index, count });
+        }
+        let size = match index {
+            0 => 0,
+            _ => self.types.size(element).ok_or_else(|| ResolveError::NoElements { place: place() })?,
+        };
+        if matches!(self.types.shape(self.ty), Shape::Pointer(_)) {
+            self.follow(element)?;
+        }
+        (self.addr, self.ty, self.size) = (self.addr.wrapping_add(size.wrapping_mul(index)), element, None);
+        Ok(())
+    }
+
+    /// Goes to where the pointer here points.
+    fn follow(&mut self, target: Type) -> Result<(), ResolveError> {
+        let addr = (self.pointer)(self.addr);
+        let addr = addr.ok_or_else(|| ResolveError::Unknown { place: self.text.clone(), addr: self.addr })?;
+        (self.addr, self.ty, self.size) = (addr, target, None);
+        Ok(())
+    }
+}
