@@ -1,49 +1,126 @@
 //! The kernel as a writer: which event it was, and where the program asked for it.
 
-use guest::{EventId, GuestAddr};
-use store::{QueryError, WriteRow};
+use guest::{EventId, GuestAddr, Moment};
+use store::{QueryError, SyscallRow, WriteRow};
 use tables::{Database, describe_signal, describe_syscall};
+use trace::{Event, Fact, SpawnInfo};
 
-use crate::answer::{Place, Source, Writer};
+use crate::answer::{Place, Source, StackFrame, Writer};
 use crate::code::{self, Spot};
+use crate::stack;
 
-/// Names the event that wrote `row`; `first` is the target's first byte that it wrote.
+/// Linux `include/uapi/linux/sched.h`.
+const CLONE_PIDFD: u64 = 0x1000;
+/// Bit of a robust futex that the kernel sets when its owner dies (`include/uapi/linux/futex.h`).
+const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
+
+/// Names the event that wrote `row`, and the calls in progress where the program asked for it; `first` is the target's first
+/// byte that it wrote.
 pub(crate) fn writer(
     database: &Database,
     row: &WriteRow,
     event: EventId,
     first: GuestAddr,
-) -> Result<Writer, QueryError> {
+) -> Result<(Writer, Vec<StackFrame>), QueryError> {
     let store = database.store();
-    let place = |pc| code::innermost(database, Spot { space: row.space, moment: row.moment, pc });
+    let spot = |pc| Spot { space: row.space, moment: row.moment, pc };
     if let Some(call) = store.syscall(event)? {
         // The syscall instruction is the one that retires at the write's moment.
         let at = store.at(row.moment)?.filter(|at| at.task == row.task);
-        // A file offset is that of the buffer's first byte, which is this write's where there is one buffer.
-        let offset = call.offset.map(|offset| offset + (first.0 - row.addr.0));
-        let source = match (&call.path, offset) {
-            (Some(path), Some(offset)) => database.file_writer(path, offset, row.moment)?,
-            _ => None,
-        };
-        let source = source.map(|(call, addr)| Source {
-            moment: call.moment.0,
-            text: describe_syscall(&call),
-            addr: addr.to_string(),
-        });
-        let (text, fd, path) = (describe_syscall(&call), call.fd, call.path);
-        return Ok(Writer::Kernel { text, fd, path, offset, place: at.map(|at| place(at.pc)), source });
+        let stack = at.as_ref().map(|at| stack::frames(database, spot(at.pc))).transpose()?;
+        let place = at.map(|at| code::innermost(database, spot(at.pc)));
+        return Ok((by_call(database, row, call, first, place)?, stack.unwrap_or_default()));
     }
     if let Some(signal) = store.signal(event)? {
         let text = format!("frame of {}", describe_signal(&signal));
-        return Ok(plain(text, Some(place(signal.pc))));
+        let place = code::innermost(database, spot(signal.pc));
+        return Ok((plain(text, Some(place)), stack::interrupted(database, spot(signal.pc))?));
     }
-    let text = describe_event(database, event)?;
-    Ok(plain(text, None))
+    match database.trace().event(event).ok() {
+        // The program that asked for it is gone, and the new one has not run yet.
+        Some(Event { fact: Fact::Exec(info), .. }) => Ok((
+            plain(format!("exec of {}{}", info.exe, put_by_exec(database, row, first)?), None),
+            Vec::new(),
+        )),
+        Some(Event { fact: Fact::Exit(_), task, .. }) => {
+            let what = match word(database, row)? {
+                Some(word) if word & FUTEX_OWNER_DIED != 0 => "marks a robust mutex that it held",
+                _ => "clears its thread id for those who wait (set_tid_address, CLONE_CHILD_CLEARTID)",
+            };
+            Ok((plain(format!("exit of task {task}, which {what}"), None), Vec::new()))
+        }
+        Some(Event { fact: Fact::Spawn(info), task, .. }) => {
+            let at = store.at(row.moment)?.filter(|at| at.task == task);
+            let spot = |at: &store::ExecutionRow| Spot { space: at.space, moment: at.moment, pc: at.pc };
+            let stack = at.as_ref().map(|at| stack::frames(database, spot(at))).transpose()?;
+            let place = at.map(|at| code::innermost(database, spot(&at)));
+            Ok((plain(put_by_spawn(&info, row), place), stack.unwrap_or_default()))
+        }
+        _ => Ok((plain(describe_event(database, event)?, None), Vec::new())),
+    }
+}
+
+fn by_call(
+    database: &Database,
+    row: &WriteRow,
+    call: SyscallRow,
+    first: GuestAddr,
+    place: Option<Place>,
+) -> Result<Writer, QueryError> {
+    // A file offset is that of the buffer's first byte, which is this write's where there is one buffer.
+    let offset = call.offset.map(|offset| offset + (first.0 - row.addr.0));
+    let source = match (&call.path, offset) {
+        (Some(path), Some(offset)) => database.file_writer(path, offset, row.moment)?,
+        _ => None,
+    };
+    let source = source.map(|(call, addr)| Source {
+        moment: call.moment.0,
+        text: describe_syscall(&call),
+        addr: addr.to_string(),
+    });
+    let (text, fd, path) = (describe_syscall(&call), call.fd, call.path);
+    Ok(Writer::Kernel { text, fd, path, offset, place, source })
 }
 
 /// A kernel write that has nothing to do with a file.
 fn plain(text: String, place: Option<Place>) -> Writer {
     Writer::Kernel { text, fd: None, path: None, offset: None, place, source: None }
+}
+
+/// What an exec put at `first`, by what is mapped there.
+fn put_by_exec(database: &Database, row: &WriteRow, first: GuestAddr) -> Result<String, QueryError> {
+    let mapping = database.store().mapping_at(row.space, first, Moment(row.moment.0.saturating_add(1)))?;
+    let Some(mapping) = mapping else { return Ok(String::new()) };
+    if let Some((file, offset)) = mapping.file {
+        let files = database.symbols().files();
+        let path =
+            files.get(file as usize).map_or_else(String::new, |kept| kept.original.display().to_string());
+        let offset = offset + (first.0 - mapping.range.start.0);
+        return Ok(format!(
+            ", which loaded {path} from offset {offset:#x} and cleared what the file does not fill (.bss)"
+        ));
+    }
+    Ok(match mapping.name.as_str() {
+        "[stack]" => ", which put arguments, environment and auxiliary vector there".to_owned(),
+        _ => String::new(),
+    })
+}
+
+/// What the birth of a task put where `row` is.
+fn put_by_spawn(info: &SpawnInfo, row: &WriteRow) -> String {
+    let childs = info.writes.iter().any(|write| write.addr == row.addr);
+    let what = match childs {
+        true => "its thread id for itself (CLONE_CHILD_SETTID)",
+        false if info.flags & CLONE_PIDFD != 0 => "its descriptor or thread id for its maker (CLONE_PIDFD)",
+        false => "its thread id for its maker (CLONE_PARENT_SETTID)",
+    };
+    format!("birth of task {} (tid {}): {what}", info.child, info.tid)
+}
+
+/// The four bytes written.
+fn word(database: &Database, row: &WriteRow) -> Result<Option<u32>, QueryError> {
+    let value = database.store().value(row)?;
+    Ok(value.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)).filter(|_| value.len() == 4))
 }
 
 /// What an event did, in a few words.
@@ -58,6 +135,9 @@ pub(crate) fn describe_event(database: &Database, event: EventId) -> Result<Stri
     if let Some(signal) = store.signal(event)? {
         return Ok(describe_signal(&signal));
     }
-    let forked = store.spaces()?.into_iter().any(|space| space.event == event);
-    Ok(if forked { "fork".to_owned() } else { format!("event {event}") })
+    if store.spaces()?.into_iter().any(|space| space.event == event) {
+        return Ok("fork".to_owned());
+    }
+    let name = database.trace().event(event).ok().map(|event| event.fact.name());
+    Ok(name.map_or_else(|| format!("event {event}"), |name| format!("event {event}, {name}")))
 }

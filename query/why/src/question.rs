@@ -209,6 +209,7 @@ fn candidate(
         found = history::last_write(database, space, range, before)?;
     } else if known.is_none() {
         range = GuestRange::new(target.addr, 8);
+        found = history::last_write(database, space, range, before)?;
     }
     if matches!(found, Found::Unmapped) {
         return Err(WhyError::Unmapped { addr: target.addr, moment: before });
@@ -317,11 +318,7 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, Wh
                 stack.first().map_or_else(|| code::innermost(database, spot(pc)), |f| f.place.clone());
             (Writer::Instruction { place, text: instruction.as_ref().map(code::disassembled) }, stack)
         }
-        Author::Kernel { event } => {
-            let at = store.at(row.moment)?.filter(|at| at.task == row.task);
-            let stack = at.map(|at| stack::frames(database, spot(at.pc))).transpose()?.unwrap_or_default();
-            (kernel::writer(database, row, event, part.start)?, stack)
-        }
+        Author::Kernel { event } => kernel::writer(database, row, event, part.start)?,
     };
     // Of a large target, what was written.
     let shown =

@@ -16,10 +16,24 @@ const MAX_SKIPS: usize = 16;
 
 /// The frames at `spot`, innermost first.
 pub(crate) fn frames(database: &Database, spot: Spot) -> Result<Vec<StackFrame>, QueryError> {
+    of_calls(database, spot, &database.store().stack_at(spot.moment)?)
+}
+
+/// The frames at `spot`, where a signal struck whose handler is the next to run; none where something else runs before it.
+pub(crate) fn interrupted(database: &Database, spot: Spot) -> Result<Vec<StackFrame>, QueryError> {
     let calls = database.store().stack_at(spot.moment)?;
+    let handler =
+        |call: &CallRow| call.kind == CallKind::Signal && call.entry == spot.moment && call.site == spot.pc;
+    match calls.iter().position(handler) {
+        Some(at) => of_calls(database, spot, &calls[at + 1..]),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn of_calls(database: &Database, spot: Spot, calls: &[CallRow]) -> Result<Vec<StackFrame>, QueryError> {
     let mut out = Vec::new();
     let mut pc = spot.pc;
-    for call in &calls {
+    for call in calls {
         activation(database, Spot { pc, ..spot }, Some(call), &mut out)?;
         if call.kind == CallKind::Signal {
             out.push(StackFrame { signal: true, ..StackFrame::default() });

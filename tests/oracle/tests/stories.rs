@@ -29,6 +29,16 @@ fn recorded(name: &str) -> Story {
     Story { source, trace, output, _scratch: scratch }
 }
 
+/// One of the programs that check themselves.
+fn recorded_program(name: &str) -> Story {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = programs::build(name, scratch.path());
+    let trace = scratch.path().join("trace");
+    let output = String::from_utf8(record(&trace, &[program]).stdout).unwrap();
+    assert!(output.ends_with("ok\n"), "{output}");
+    Story { source: PathBuf::new(), trace, output, _scratch: scratch }
+}
+
 impl Story {
     /// The number after `word` in the program's output.
     fn printed(&self, word: &str) -> String {
@@ -83,10 +93,13 @@ fn reused_block() {
 #[test]
 fn long_label() {
     let story = recorded("long_label.c");
-    names(
-        &story.text(&[&story.printed("ADDR"), "--size", "4"]),
-        &["set_label", &story.line("CULPRIT"), "main"],
-    );
+    for place in [&story.printed("ADDR")[..], "items[9].price"] {
+        names(&story.text(&[place, "--size", "4"]), &["set_label", &story.line("CULPRIT"), "main"]);
+    }
+    // The pointer is followed as it was: before the call of calloc it pointed nowhere.
+    let early =
+        backstory(["why", "items[9].price", "--at", "@start", "-t"]).arg(&story.trace).output().unwrap();
+    assert_eq!(early.status.code(), Some(2));
 }
 
 #[test]
@@ -106,7 +119,12 @@ fn bad_byte_hop_by_hop() {
     let story = recorded("bad_byte.c");
     let done = story.text(&[&story.printed("ADDR"), "--size", "8"]);
     names(&done, &["mark", &story.line("CULPRIT"), "0x4242424242424242"]);
-    names(&story.text(&["board+256", "--size", "8"]), &["mark", &story.line("CULPRIT")]);
+    for place in ["board+256", "board.done", "board.cells[31]+8"] {
+        let told = story.text(&[place, "--size", "8"]);
+        names(&told, &["mark", &story.line("CULPRIT")]);
+    }
+    assert_eq!(story.why(&["board.done"])["target"]["size"], 8);
+    assert_eq!(story.why(&["column[70]"])["target"]["size"], 4);
     let at = |json: &serde_json::Value| format!("@{}", json["moment"].as_u64().unwrap());
     let first = story.why(&[&story.printed("ADDR"), "--size", "8"]);
     let column = [story.printed("COLUMN"), at(&first)];
@@ -119,12 +137,7 @@ fn bad_byte_hop_by_hop() {
 /// Parent, child and grandchild write the same address: each moment is answered by the process that ran then.
 #[test]
 fn one_address_in_three_processes() {
-    let scratch = tempfile::tempdir().unwrap();
-    let program = programs::build("same_address", scratch.path());
-    let trace = scratch.path().join("trace");
-    let output = String::from_utf8(record(&trace, &[program]).stdout).unwrap();
-    assert!(output.ends_with("ok\n"), "{output}");
-    let story = Story { source: PathBuf::new(), trace, output, _scratch: scratch };
+    let story = recorded_program("same_address");
     let addr = story.printed("ADDR");
     let rows = story.query(&format!(
         "SELECT moment, value, task FROM writes WHERE addr = {addr} AND pc > 0 ORDER BY moment"
@@ -139,6 +152,39 @@ fn one_address_in_three_processes() {
     }
     asked.dedup();
     assert!(asked.len() >= 3, "writes by three tasks: {rows}");
+}
+
+/// What the kernel writes outside of calls is named, and has no calls around it that the program did not make.
+#[test]
+fn the_kernel_writes_of_itself() {
+    let story = recorded_program("kernel_writes");
+    let first = |text: &str| text.lines().nth(1).unwrap().to_owned();
+    let told = |args: &[&str]| {
+        let text = story.text(args);
+        assert!(!text.contains("event "), "{text}");
+        text
+    };
+    let exec = told(&["given"]);
+    names(&exec, &["never written", "by exec of ", "kernel_writes offset 0x", "value  5"]);
+    let cleared = told(&["cleared"]);
+    names(&first(&cleared), &["the kernel, exec of ", "kernel_writes from offset 0x", "(.bss)"]);
+    let argv = told(&[&story.printed("ARGV")]);
+    names(&first(&argv), &["the kernel, exec of ", "arguments, environment"]);
+    for text in [exec, cleared, argv] {
+        assert!(!text.contains("stack\n") && !text.contains("_start"), "nobody called: {text}");
+    }
+    names(&first(&told(&["robust"])), &["exit of task 1", "robust mutex"]);
+    names(&first(&told(&["ended"])), &["exit of task 2", "CLONE_CHILD_CLEARTID"]);
+    let born = told(&["born"]);
+    names(&born, &["CLONE_PARENT_SETTID", " main at kernel_writes.c:"]);
+    let event = story.query("SELECT event, moment FROM signals WHERE name = 'SIGUSR1'");
+    let (event, moment) = event.lines().nth(1).unwrap().split_once(',').unwrap();
+    let at = format!("@{}", moment.parse::<u64>().unwrap() + 1);
+    let frame = told(&[&story.printed("FRAME"), "--at", &at]);
+    names(&frame, &["frame of SIGUSR1", " interrupt at kernel_writes.c:", " main at"]);
+    assert!(!frame.contains("on_signal"), "the handler had not begun: {frame}");
+    let written = story.query(&format!("SELECT count(*) FROM writes WHERE event = {event}"));
+    assert_eq!(written.lines().nth(1), Some("1"));
 }
 
 /// Two threads count without a lock. The last writer put back an old count; each earlier count was the other one's.
