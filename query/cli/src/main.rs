@@ -21,6 +21,7 @@ mod indexing;
 mod manage;
 mod query;
 mod record;
+mod registers;
 mod replay;
 mod scratch;
 mod shell;

@@ -7,7 +7,7 @@ use tables::{Database, Format, RenderError};
 
 use crate::args::Query;
 use crate::exit::{Class, Failure};
-use crate::{indexing, shell};
+use crate::{indexing, registers, shell};
 
 /// `backstory query`
 pub(crate) fn query(args: &Query) -> anyhow::Result<ExitCode> {
@@ -17,6 +17,7 @@ pub(crate) fn query(args: &Query) -> anyhow::Result<ExitCode> {
         _ => Format::Table,
     };
     let database = indexing::database(args.which.trace.as_deref())?;
+    registers::offer(&database);
     match &args.sql {
         Some(sql) => run(&database, sql, format),
         None if std::io::stdin().is_terminal() => shell::run(&database, format),

@@ -26,13 +26,14 @@ const RET: usize = 8;
 const SP: usize = 9;
 const FUNCTION: usize = 10;
 const CALLER_FUNCTION: usize = 11;
+const MOMENT: usize = 12;
 
 impl Source for CallsTable {
     const NAME: &'static CStr = c"calls";
     const DECLARATION: &'static CStr =
         c"CREATE TABLE calls(entry INTEGER, exit INTEGER, task INTEGER, space INTEGER, \
         depth INTEGER, callee INTEGER, caller INTEGER, kind TEXT, ret INTEGER HIDDEN, sp INTEGER HIDDEN, \
-        function TEXT HIDDEN, caller_function TEXT HIDDEN)";
+        function TEXT HIDDEN, caller_function TEXT HIDDEN, moment INTEGER HIDDEN)";
     const SHAPE: Shape = Shape {
         columns: &[
             Column::pushed("entry", 8),
@@ -47,8 +48,10 @@ impl Source for CallsTable {
             Column::plain("sp"),
             Column::named("function", 3),
             Column::named("caller_function", 3),
+            Column::pushed("moment", 8),
         ],
         time: ENTRY,
+        alias: Some(MOMENT),
     };
     type Row = CallRow;
     type Rows = Merged<CallRow, store::Calls>;
@@ -87,7 +90,7 @@ impl Source for CallsTable {
             Value::Text(name.strip_suffix("@plt").unwrap_or(&name).to_owned())
         };
         Ok(match column {
-            ENTRY => Value::Integer(row.entry.0 as i64),
+            ENTRY | MOMENT => Value::Integer(row.entry.0 as i64),
             EXIT => row.exit.map_or(Value::Null, |exit| Value::Integer(exit.0 as i64)),
             TASK => Value::Integer(row.task.0.into()),
             SPACE => Value::Integer(row.space.0.into()),

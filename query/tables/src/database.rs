@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use guest::{EventId, FileId, GuestAddr, GuestRange, Moment};
 use rusqlite::{Connection, OptionalExtension};
@@ -13,9 +13,10 @@ use trace::Trace;
 use crate::calls::CallsTable;
 use crate::error::SqlError;
 use crate::executions::ExecutionsTable;
+use crate::registers::RegistersAt;
 use crate::render::{self, Format, RenderError};
 use crate::writes::WritesTable;
-use crate::{adapter, functions, views};
+use crate::{adapter, functions, registers, views};
 
 /// A recording and its index, ready for questions. Read-only.
 pub struct Database {
@@ -28,6 +29,8 @@ pub(crate) struct Recording {
     pub(crate) trace: Trace,
     pub(crate) store: Store,
     pub(crate) symbols: Symbols,
+    /// What finds registers at a moment, where somebody can.
+    pub(crate) registers: OnceLock<Arc<RegistersAt>>,
     /// Why a table or function failed last: SQLite carries no more than a line of text.
     failed: Mutex<Option<QueryError>>,
 }
@@ -87,9 +90,15 @@ impl Database {
         let connection = store.connection().map_err(sqlite)?;
         let layout = load_layout(&connection).map_err(QueryError::from)?;
         let symbols = Symbols::new(kept_files(&trace), layout);
-        let recording = Arc::new(Recording { trace, store, symbols, failed: Mutex::default() });
+        let (registers, failed) = (OnceLock::new(), Mutex::default());
+        let recording = Arc::new(Recording { trace, store, symbols, registers, failed });
         register(&connection, &recording).map_err(sqlite)?;
         Ok(Self { connection, recording })
+    }
+
+    /// Lets `arg` and `reg` find registers; without it they fail. Only the first one counts.
+    pub fn set_registers(&self, find: Arc<RegistersAt>) {
+        let _ = self.recording.registers.set(find);
     }
 
     /// The SQLite connection with everything registered.
@@ -159,6 +168,7 @@ fn register(connection: &Connection, recording: &Arc<Recording>) -> Result<(), r
     adapter::register::<CallsTable>(connection, recording)?;
     adapter::register::<ExecutionsTable>(connection, recording)?;
     functions::register(connection, recording)?;
+    registers::register(connection, recording)?;
     connection.execute_batch(views::CREATE)
 }
 

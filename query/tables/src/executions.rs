@@ -36,6 +36,7 @@ impl Source for ExecutionsTable {
             Column::plain("line"),
         ],
         time: MOMENT,
+        alias: None,
     };
     type Row = ExecutionRow;
     type Rows = Merged<ExecutionRow, store::Executions>;

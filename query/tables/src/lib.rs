@@ -11,7 +11,7 @@
 //! - `adapter`: between SQLite's interface and lazy queries
 //! - `plan`: what is pushed down; `merged`: what comes in pieces
 //! - `views`: the small tables as users see them
-//! - `functions`: `hex`, `sym`, `line`
+//! - `functions`: `hex`, `sym`, `line`; `registers`: `arg`, `reg`
 //! - `reference`: what tables and columns mean, for people
 //! - `error`: what can go wrong with a query, SQLite's message and the place in the text
 //! - `render`: results as a table, JSON or CSV
@@ -26,6 +26,7 @@ mod functions;
 mod merged;
 mod plan;
 mod reference;
+mod registers;
 mod render;
 mod syscall;
 mod views;
@@ -34,5 +35,6 @@ mod writes;
 pub use database::{Database, OpenError};
 pub use error::SqlError;
 pub use reference::{FUNCTIONS, TABLES, Table};
+pub use registers::RegistersAt;
 pub use render::{Format, RenderError};
 pub use syscall::{describe_signal, describe_syscall};

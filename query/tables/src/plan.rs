@@ -16,6 +16,15 @@ pub(crate) struct Shape {
     pub(crate) columns: &'static [Column],
     /// The column in whose order rows can come.
     pub(crate) time: usize,
+    /// A column that is the same by another name.
+    pub(crate) alias: Option<usize>,
+}
+
+impl Shape {
+    /// Whether a column says when.
+    fn is_time(&self, column: usize) -> bool {
+        column == self.time || self.alias == Some(column)
+    }
 }
 
 /// A column, as far as planning goes.
@@ -92,7 +101,7 @@ pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
         cost *= if operator == "=" { 10f64.powi(-power) } else { 0.3 };
     }
     let mut orders = info.order_bys();
-    let order = orders.next().filter(|by| usize::try_from(by.column()) == Ok(shape.time));
+    let order = orders.next().filter(|by| usize::try_from(by.column()).is_ok_and(|c| shape.is_time(c)));
     if let (Some(by), None) = (order, orders.next()) {
         let direction = if by.is_order_by_desc() { " desc" } else { "" };
         steps.push(format!("order={}{direction}", shape.columns[shape.time].name));
@@ -127,7 +136,9 @@ impl Bounds {
             let Some(value) = values.next() else { break };
             let operator = OPERATORS.iter().find_map(|(text, _)| step.strip_suffix(text).map(|n| (n, *text)));
             let Some((name, operator)) = operator else { continue };
-            match (shape.columns.iter().position(|c| c.name == name), value) {
+            let column = shape.columns.iter().position(|c| c.name == name);
+            let column = column.map(|column| if shape.is_time(column) { shape.time } else { column });
+            match (column, value) {
                 (Some(column), ValueRef::Text(text)) if shape.columns[column].text => {
                     bounds.texts[column] = std::str::from_utf8(text).ok().map(str::to_owned);
                 }
@@ -210,6 +221,7 @@ mod tests {
             Column::named("function", 3),
         ],
         time: 0,
+        alias: None,
     };
 
     #[track_caller]

@@ -18,10 +18,15 @@ pub const FUNCTIONS: &[(&str, &str)] = &[
     ("hex(n)", "a number as 0x..; the bytes of text and blobs as in SQLite"),
     ("sym(pc [, moment [, space]])", "the function at a pc and the offset in it"),
     ("line(pc [, moment [, space]])", "source file and line of a pc"),
+    ("arg(entry, n)", "argument n of a call (0 to 5: rdi, rsi, rdx, rcx, r8, r9), by replaying to its entry"),
+    (
+        "reg(moment, name)",
+        "a register (rax, rip, rsp, ..) of the task that runs at a moment, by replaying to it",
+    ),
 ];
 
 /// The tables. In the first three, address, pc, moment, task and space conditions, equality of function names and
-/// `ORDER BY` the first column are answered by the index; `EXPLAIN QUERY PLAN` shows which.
+/// `ORDER BY` the first column (in `calls` `moment` is another name of it) are answered by the index; `EXPLAIN QUERY PLAN` shows which.
 pub const TABLES: &[Table] = &[
     Table {
         name: "writes",
@@ -59,6 +64,7 @@ pub const TABLES: &[Table] = &[
             ("kind", "call, or handler for a signal's"),
         ],
         hidden: &[
+            ("moment", "the same as entry"),
             ("ret", "the return address"),
             ("sp", "the stack pointer on entry"),
             ("function", "the function's name"),

@@ -47,6 +47,7 @@ impl Source for WritesTable {
             Column::plain("line"),
         ],
         time: MOMENT,
+        alias: None,
     };
     type Row = WriteRow;
     type Rows = Merged<WriteRow, store::Writes>;

@@ -197,6 +197,8 @@ fn executions_and_calls_pushed_down_are_those_scanned() {
         run.same("calls", &format!("callee = {}", call.callee), "entry DESC");
         run.same("calls", &format!("caller = {} AND entry <= {}", call.site, call.entry), "entry");
         run.same("calls", &format!("task = {} AND entry > {}", call.task, call.entry), "entry");
+        let both = format!("moment >= {} AND entry < {}", call.entry, call.entry + 900);
+        run.same("calls", &both, "moment DESC");
     }
     let count = integer(run.rows("SELECT count(*) FROM executions")[0].first());
     assert_eq!(count as usize, run.world.executions.len());
@@ -214,6 +216,32 @@ fn plans_say_what_is_pushed_down() {
     let plan = run
         .plan("SELECT * FROM calls c JOIN writes w ON w.moment BETWEEN c.entry AND c.exit WHERE c.task = 1");
     assert_eq!(plan, "SCAN c VIRTUAL TABLE INDEX 0:task=; SCAN w VIRTUAL TABLE INDEX 0:moment>=, moment<=");
+}
+
+#[test]
+fn registers_come_from_whoever_can_find_them() {
+    let run = recording(1);
+    let alone = run.database.connection().query_row("SELECT arg(1, 0)", [], |row| row.get::<_, i64>(0));
+    assert_eq!(alone.unwrap_err().to_string(), "nothing can replay here");
+    run.database.set_registers(std::sync::Arc::new(|moment| {
+        let at_end = moment.0 == 9;
+        let words = std::array::from_fn(|i| i as u64 + 100 * moment.0);
+        (!at_end).then(|| guest::Registers::from_words(words)).ok_or_else(|| "past the end".to_owned())
+    }));
+    let names = guest::Registers::NAMES;
+    let word = |name: &str| names.iter().position(|known| *known == name).unwrap() as i64;
+    let rows = run.rows("SELECT arg(3, 0), arg(3, 5), reg(4, 'rip'), arg(NULL, 1)");
+    let values = [300 + word("rdi"), 300 + word("r9"), 400 + word("rip")].map(Value::Integer);
+    assert_eq!(rows[0][..3], values);
+    assert_eq!(rows[0][3], Value::Null);
+    for (sql, error) in [
+        ("SELECT arg(1, 6)", "arg: 6 is not 0 to 5"),
+        ("SELECT reg(1, 'eax')", "reg: no register `eax` (there are r15, "),
+        ("SELECT reg(9, 'rax')", "past the end"),
+    ] {
+        let failed = run.database.run(sql, Format::Csv, &mut Vec::new()).unwrap_err().to_string();
+        assert!(failed.starts_with(error), "{sql}: {failed}");
+    }
 }
 
 #[test]

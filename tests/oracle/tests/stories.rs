@@ -187,6 +187,27 @@ fn the_kernel_writes_of_itself() {
     assert_eq!(written.lines().nth(1), Some("1"));
 }
 
+/// Registers that SQL asks for come from a replay: they agree with what the index says of the same moments.
+#[test]
+fn registers_in_sql() {
+    let story = recorded_program("kernel_writes");
+    for compared in [
+        "count(*), sum(reg(entry, 'rsp') <> sp) FROM calls WHERE moment % 3 = 0 OR kind = 'handler' OR task > 0",
+        "count(*), sum(reg(moment, 'rip') <> pc) FROM executions WHERE moment % 199 = 0",
+    ] {
+        let rows = story.query(&format!("SELECT {compared}"));
+        let (asked, differ) = rows.lines().nth(1).unwrap().split_once(',').unwrap();
+        assert!(asked.parse::<u64>().unwrap() > 50 && differ == "0", "{compared}: {rows}");
+    }
+    let handler = story.query("SELECT arg(entry, 0), hex(arg(entry, 1)) FROM calls WHERE kind = 'handler'");
+    let frame = story.printed("FRAME");
+    assert_eq!(handler.lines().nth(1), Some(&*format!("10,{frame}")));
+    let story = recorded("reused_block.c");
+    let freed = format!("arg(entry, 0) = {} - 16", story.printed("ADDR"));
+    let freed = story.query(&format!("SELECT count(*) FROM calls WHERE function LIKE '%free' AND {freed}"));
+    assert_eq!(freed.lines().nth(1), Some("1"), "one block is freed, and then reused");
+}
+
 /// Two threads count without a lock. The last writer put back an old count; each earlier count was the other one's.
 #[test]
 fn lost_update() {
