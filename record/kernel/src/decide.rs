@@ -2,6 +2,7 @@
 
 use guest::{GuestAddr, GuestMemory};
 
+use crate::effects::may_write;
 use crate::errno::Errno;
 use crate::flags::CLONE;
 use crate::requests::{Request, UnknownRequest};
@@ -78,6 +79,34 @@ pub fn may_block(nr: u32, args: &[u64; 6]) -> bool {
     };
     class == Class::MayBlock
 }
+
+/// Whether a call, which came to this class, needs the address space for itself: it changes or copies it, or writes to it before it
+/// returns, and waits for nobody who uses it. A parent by `vfork` waits for its child.
+pub fn needs_space(class: Class, nr: u32, args: &[u64; 6], mem: &dyn GuestMemory) -> bool {
+    match class {
+        Class::Map(_) => true,
+        Class::Spawn => spawn_flags(nr, args, mem) & CLONE_VFORK == 0,
+        Class::MayBlock | Class::Exec | Class::Exit | Class::SignalReturn | Class::Unknown => false,
+        Class::Plain | Class::Emulate(_) | Class::Restrict | Class::Answer(_) | Class::Adjusted => {
+            may_write(nr, args)
+        }
+    }
+}
+
+/// The flags of a call that makes a task.
+fn spawn_flags(nr: u32, args: &[u64; 6], mem: &dyn GuestMemory) -> u64 {
+    const VFORK: u32 = table::number("vfork");
+    const CLONE: u32 = table::number("clone");
+    const CLONE3: u32 = table::number("clone3");
+    match nr {
+        VFORK => CLONE_VFORK,
+        CLONE => args[0],
+        CLONE3 => mem.read_u64(GuestAddr(args[0])).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+const CLONE_VFORK: u64 = 0x4000;
 
 /// The bit that marks numbers of the x32 interface.
 const X32: u32 = 0x4000_0000;
@@ -208,6 +237,26 @@ mod tests {
         let no_option = "setsockopt(0x3e700000001) is not supported: the request is not in the table";
         check_unknown(number("setsockopt"), &[3, 999, 1], Errno::ENOPROTOOPT.as_result(), Ok(()));
         check_unknown(number("setsockopt"), &[3, 999, 1], Errno::EINVAL.as_result(), Err(no_option));
+    }
+
+    #[test]
+    fn some_calls_need_their_space() {
+        let needs = |name: &str, first: u64, word| {
+            let (nr, args, mem) = (number(name), [first, 0x1000, 0, 1, 1, 1], Word(word));
+            needs_space(decide(nr, &args, &mem).unwrap(), nr, &args, &mem)
+        };
+        for name in
+            ["fork", "mmap", "munmap", "mprotect", "brk", "fstat", "getdents64", "pipe", "clock_gettime"]
+        {
+            assert!(needs(name, 0, 0), "{name}");
+        }
+        for name in ["vfork", "read", "close", "fsync", "getpid", "execve", "exit", "wait4"] {
+            assert!(!needs(name, 0, 0), "{name}");
+        }
+        const THREAD: u64 = 0x3d_0f00;
+        const SPAWN: u64 = 0x4111;
+        assert!(needs("clone", THREAD, 0) && !needs("clone", SPAWN, 0));
+        assert!(needs("clone3", 0x1000, THREAD) && !needs("clone3", 0x1000, SPAWN));
     }
 
     #[test]

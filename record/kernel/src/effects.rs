@@ -68,6 +68,14 @@ pub fn effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, Ef
     Ok(ranges.list)
 }
 
+/// Whether the kernel may write guest memory while it performs such a call.
+pub fn may_write(nr: u32, args: &[u64; 6]) -> bool {
+    let Ok(Described { args, effect, .. }) = describe(&Call::finished(nr, *args, 0)) else { return true };
+    let writes =
+        |arg: &Arg| matches!(arg.kind, Kind::Out(..) | Kind::InOut(..) | Kind::OutIov(_) | Kind::OutMsg);
+    effect != Effect::Args || args.into_iter().flatten().any(writes)
+}
+
 /// The ranges of the *child's* memory that the kernel writes when a `clone` or `clone3` made a task: its thread id
 /// (`CLONE_CHILD_SETTID`). `mem` is the parent's memory.
 pub fn child_effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, EffectError> {

@@ -21,4 +21,4 @@ pub use cpu::{current_cpu, pin_to_cpu, set_affinity};
 pub use inject::{InjectError, inject_with_stops, inject_with_trap};
 pub use memory::Memory;
 pub use tracee::{Gone, HostTid, Options, Running, Stopped};
-pub use wait::{PtraceEvent, Report, Waited, wait_any, wait_any_or_signal, wait_for};
+pub use wait::{PtraceEvent, Report, Waited, wait_any, wait_any_or_signal, wait_for, wait_for_or_signal};

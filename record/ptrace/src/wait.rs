@@ -62,9 +62,18 @@ pub fn wait_any(flags: i32) -> std::io::Result<Option<Waited>> {
 
 /// Waits for any tracee or child of this thread. `Ok(None)` when a signal that this process handles came instead.
 pub fn wait_any_or_signal() -> std::io::Result<Option<Waited>> {
+    wait_or_signal(-1)
+}
+
+/// Waits for `tid`, whatever happens to it. `Ok(None)` when a signal that this process handles came instead.
+pub fn wait_for_or_signal(tid: HostTid) -> std::io::Result<Option<Waited>> {
+    wait_or_signal(tid.0)
+}
+
+fn wait_or_signal(who: i32) -> std::io::Result<Option<Waited>> {
     let mut status = 0;
     // SAFETY: `status` outlives the call; a null rusage is allowed.
-    let pid = unsafe { libc::wait4(-1, &mut status, libc::__WALL, std::ptr::null_mut()) };
+    let pid = unsafe { libc::wait4(who, &mut status, libc::__WALL, std::ptr::null_mut()) };
     if pid == -1 {
         let error = std::io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::EINTR) { Ok(None) } else { Err(error) };

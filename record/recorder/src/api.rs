@@ -123,7 +123,8 @@ impl RecordError {
 /// Records a command and everything it starts, until the last of its processes has ended.
 ///
 /// The command has this process's standard streams, terminal, working directory and environment. SIGINT and SIGQUIT
-/// are ignored meanwhile: the terminal sends them to the command as well. Must be called on a thread that has no other
+/// from the terminal are ignored meanwhile: it sends them to the command as well. Other requests to end go to the command's first
+/// process; a second one kills all. Must be called on a thread that has no other
 /// children to wait for.
 pub fn record(options: &Options) -> Result<Outcome, RecordError> {
     let prepared = command::prepare(&options.command)?;

@@ -1,10 +1,19 @@
 //! Requests to end a recording: the first goes to the recorded command, the second ends everything. Knows nothing of events.
 #![expect(unsafe_code, reason = "kill(2)")]
 
-use ptrace::{HostTid, Stopped};
+use guest::TaskId;
+use ptrace::{HostTid, Report, Stopped, Waited};
+
+use crate::api::RecordError;
+use crate::session::Session;
+use crate::task::Run;
+use crate::timer;
 
 /// Ticks within which one signal that was sent to a whole process group reaches both the recorder and the command.
 const SETTLE: u32 = 2;
+
+/// Ticks in which what was killed must be gone.
+const DEATH: u32 = 1000;
 
 /// What is to be done about a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +37,7 @@ pub(crate) struct Requests {
 impl Requests {
     /// The command's first process is about to get a signal.
     pub(crate) fn met(&mut self, signal: i32, stopped: &Stopped, now: u32) {
-        if !matches!(signal, libc::SIGTERM | libc::SIGHUP) {
+        if !timer::REQUESTS.contains(&signal) {
             return;
         }
         let ours = |info: [u8; 128]| info[16..20] == std::process::id().to_le_bytes();
@@ -57,8 +66,76 @@ impl Requests {
     }
 }
 
+impl Session {
+    /// Passes a request to end on to the command's first process; where that is gone, or was asked before, kills all.
+    pub(crate) fn heed_requests(&mut self, now: u32) {
+        let asked = self.core.timer.take_request();
+        let first = self.tasks.values().find(|task| task.id == TaskId(0)).map(|task| task.host);
+        match (self.core.requests.due(asked, now), first) {
+            (None, _) => {}
+            (Some(Ending::Forward(signal)), Some(first)) => forward(first, signal),
+            (Some(_), _) => self.kill_all(),
+        }
+    }
+
+    /// Kills every task. Those that stand at their own end already are let go: killing does not wake them.
+    pub(crate) fn kill_all(&mut self) {
+        self.ending = true;
+        self.killed.get_or_insert(self.core.timer.now());
+        self.ready.clear();
+        for task in self.tasks.values_mut() {
+            task.host.kill();
+            if let Run::Ready(stopped, _) = std::mem::replace(&mut task.run, Run::Running) {
+                drop(stopped.cont(0));
+            }
+        }
+        for (tid, report) in std::mem::take(&mut self.core.early) {
+            finish_off(tid, report);
+        }
+    }
+
+    /// Killed tasks that do not go are given up: they end with this process at the latest.
+    pub(crate) fn check_dying(&self, now: u32) -> Result<(), RecordError> {
+        match self.killed {
+            Some(since) if now.wrapping_sub(since) > DEATH => {
+                let left: Vec<_> = self.tasks.keys().map(HostTid::to_string).collect();
+                Err(RecordError::Bug { what: format!("killed tasks that do not end: {}", left.join(", ")) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits a while until every task is gone, recording nothing.
+    pub(crate) fn reap(&mut self) {
+        let since = self.core.timer.now();
+        while !self.tasks.is_empty() && self.core.timer.now().wrapping_sub(since) <= DEATH {
+            match ptrace::wait_any_or_signal() {
+                Ok(Some(Waited { tid, report: Report::Exited(_) | Report::Killed(..) })) => {
+                    self.tasks.remove(&tid);
+                }
+                Ok(Some(Waited { tid, report })) => finish_off(tid, report),
+                Ok(None) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Kills what was reported, also where it stands at its own end already and would wait there.
+pub(crate) fn finish_off(tid: HostTid, report: Report) {
+    tid.kill();
+    match report {
+        Report::Seccomp(stopped)
+        | Report::Syscall(stopped)
+        | Report::Event(_, stopped)
+        | Report::Signal(_, stopped)
+        | Report::Group(_, stopped) => drop(stopped.cont(0)),
+        Report::Exited(_) | Report::Killed(..) => {}
+    }
+}
+
 /// Sends a signal to a recorded process.
-pub(crate) fn forward(process: HostTid, signal: i32) {
+fn forward(process: HostTid, signal: i32) {
     // SAFETY: kill takes numbers only. The id is a tracee's, which is not reused before it is waited for.
     unsafe { libc::kill(process.0, signal) };
 }

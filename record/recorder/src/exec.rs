@@ -178,7 +178,9 @@ pub(crate) fn make_call(
                 tracee = stopped;
             }
             Report::Seccomp(stopped) | Report::Event(PtraceEvent::Stop, stopped) => tracee = stopped,
-            report @ (Report::Exited(_) | Report::Killed(..)) => return Err(StopError::Instead(report)),
+            report @ (Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exit, _)) => {
+                return Err(StopError::Instead(report));
+            }
             other => return Err(StopError::bug(format!("a call on behalf of a tracee met {other:?}"))),
         }
     }

@@ -106,6 +106,12 @@ pub(crate) fn is_dead(tid: HostTid) -> bool {
     stat_field(tid, 0).is_none_or(|state| matches!(state.as_str(), "Z" | "X"))
 }
 
+/// How a task that is dead ended, as `wait` encodes it.
+pub(crate) fn exit_status(tid: HostTid) -> Option<i32> {
+    const EXIT_CODE: usize = 49;
+    stat_field(tid, EXIT_CODE)?.parse().ok()
+}
+
 /// Whether a task runs, or would if it were its turn (state R).
 pub(crate) fn is_runnable(tid: HostTid) -> bool {
     stat_field(tid, 0).as_deref() == Some("R")

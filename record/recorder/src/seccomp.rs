@@ -218,6 +218,7 @@ pub(crate) fn deny(
     task.pending = Some(Pending {
         call: Call::enter(nr, args, &task.space.memory),
         class: Class::Plain,
+        alone: false,
         made: (nr, args),
         new_action: None,
         emulated: None,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Weak;
 
 use guest::{SpaceId, TaskId};
-use ptrace::{HostTid, PtraceEvent, Report, Stopped, Waited};
+use ptrace::{Gone, HostTid, PtraceEvent, Report, Stopped, Waited};
 use trace::{Event, Fact, Killed, Machine, Status, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
@@ -16,13 +16,14 @@ use crate::api::{Options, Outcome, RecordError};
 use crate::chaos::Chaos;
 use crate::command::Prepared;
 use crate::cpuid::Trapping;
-use crate::ending::{Ending, Requests};
+use crate::ending::Requests;
 use crate::output::Streams;
 use crate::shared::Object;
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Space, Task};
 use crate::timer::Timer;
+use crate::turn::cannot_wait;
 use crate::{ending, exec, exit, follow, header, launch, point, procfs, signal, spawn, syscall};
 
 /// Ticks of a fair slice.
@@ -96,6 +97,8 @@ pub(crate) struct Session {
     pub(crate) turn: Option<(HostTid, u32)>,
     /// Who had it last.
     pub(crate) last: HostTid,
+    /// Who was reported last: if it can be resumed, nothing has happened to it since.
+    pub(crate) reported: Option<HostTid>,
     pub(crate) seen_tick: u32,
     /// Leaders whose process goes on without them, to be reported at its end.
     zombies: BTreeSet<HostTid>,
@@ -110,6 +113,8 @@ pub(crate) struct Session {
     pub(crate) exit_code: Option<i32>,
     pub(crate) refused: Option<String>,
     pub(crate) ending: bool,
+    /// The tick since which everything is being killed.
+    pub(crate) killed: Option<u32>,
 }
 
 /// Records a prepared command to its end.
@@ -176,6 +181,7 @@ impl Session {
             ready: BTreeSet::new(),
             turn: None,
             last: first,
+            reported: None,
             seen_tick: 0,
             zombies: BTreeSet::new(),
             root: first,
@@ -185,6 +191,7 @@ impl Session {
             exit_code: None,
             refused: None,
             ending: false,
+            killed: None,
         }
     }
 
@@ -192,13 +199,16 @@ impl Session {
         let tid = first.tid();
         let id = self.core.new_task_id();
         let task = exec::first_task(id, &first, pinned.believed())?;
-        self.adopt(task);
+        self.adopt(task)?;
         self.report(Waited { tid, report: Report::Event(PtraceEvent::Exec, first) })?;
         while !(self.tasks.is_empty() && self.zombies.is_empty()) {
             self.take_turns()?;
-            if let Some(waited) = self.wait()? {
-                self.busy = true;
-                self.report(waited)?;
+            match self.wait()? {
+                Some(waited) => {
+                    self.busy = true;
+                    self.report(waited)?;
+                }
+                None => self.reported = None,
             }
             let now = self.core.timer.now();
             if now != self.seen_tick {
@@ -216,19 +226,25 @@ impl Session {
         if self.chaos.is_some() { DRAWN_SLICE } else { SLICE }
     }
 
-    fn adopt(&mut self, task: Task) {
-        self.core.live.insert(task.host);
+    fn adopt(&mut self, task: Task) -> Result<(), RecordError> {
+        let tid = task.host;
+        self.core.live.insert(tid);
         if let Some(chaos) = &mut self.chaos {
-            chaos.born(task.host);
+            chaos.born(tid);
         }
         if task.is_ready() {
-            self.ready.insert(task.host);
+            self.ready.insert(tid);
         }
-        self.tasks.insert(task.host, task);
+        self.tasks.insert(tid, task);
+        match self.core.early.remove(&tid) {
+            Some(report) => self.report(Waited { tid, report }),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
+        self.reported = Some(tid);
         match &report {
             Report::Event(PtraceEvent::Exec, stopped) => self.becomes_leader(tid, stopped)?,
             Report::Event(PtraceEvent::Stop, _) | Report::Signal(..) => self.settle(tid)?,
@@ -242,7 +258,7 @@ impl Session {
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
                 if self.ending {
-                    finish_off(tid, report);
+                    ending::finish_off(tid, report);
                 } else {
                     self.core.early.insert(tid, report);
                 }
@@ -252,7 +268,7 @@ impl Session {
                 Report::Exited(code) => return self.ended(tid, Status::Exited(code)),
                 Report::Killed(signo, core) => return self.killed(tid, signo, core),
                 other if self.ending => {
-                    finish_off(tid, other);
+                    ending::finish_off(tid, other);
                     return Ok(());
                 }
                 other => dispatch(&mut self.core, task, other),
@@ -262,11 +278,11 @@ impl Session {
                     task.run = Run::Ready(stopped, resume);
                     self.ready.insert(tid);
                     while let Some(child) = self.core.newborn.pop() {
-                        self.adopt(child);
+                        self.adopt(child)?;
                     }
                     return Ok(());
                 }
-                Err(StopError::Gone(gone)) if gone.errno == libc::ESRCH => {
+                Err(StopError::Gone(Gone { errno: libc::ESRCH, .. }) | StopError::LeaderEnded) => {
                     task.run = Run::Running;
                     return Ok(());
                 }
@@ -314,13 +330,23 @@ impl Session {
 
     fn root_ended(&mut self, code: i32) {
         self.exit_code = Some(code);
-        self.core.timer.heed_interrupts();
+        self.core.timer.heed_terminal();
+    }
+
+    /// Leaders that ended before their processes, and were not seen on their way out.
+    fn bury_leaders(&mut self) -> Result<(), RecordError> {
+        let gone = |task: &&Task| {
+            let runs = task.host == task.process && matches!(task.run, Run::Running);
+            runs && self.has_threads(task) && procfs::is_dead(task.host)
+        };
+        let gone: Vec<HostTid> = self.tasks.values().filter(gone).map(|task| task.host).collect();
+        gone.into_iter().try_for_each(|tid| self.leader_ended(tid))
     }
 
     /// A leader that ended before its process: its end shows, though no wait reports it yet.
     pub(crate) fn leader_ended(&mut self, tid: HostTid) -> Result<(), RecordError> {
-        let status = self.tasks.get(&tid).and_then(|task| Some(task.exiting.as_ref()?.status));
-        match status.map(exit::reported) {
+        let seen = self.tasks.get(&tid).and_then(|task| Some(task.exiting.as_ref()?.status));
+        match seen.or_else(|| procfs::exit_status(tid)).map(exit::reported) {
             Some(Report::Killed(signo, core)) => self.killed(tid, signo, core)?,
             Some(Report::Exited(code)) => self.ended(tid, Status::Exited(code))?,
             _ => return Ok(()),
@@ -349,8 +375,7 @@ impl Session {
         {
             *holder = tid;
         }
-        self.adopt(task);
-        Ok(())
+        self.adopt(task)
     }
 
     /// A task was stopped in its own code. Before its memory is looked at, system calls of others that are on their way
@@ -364,9 +389,7 @@ impl Session {
             return Ok(());
         }
         for _ in 0..PATIENCE {
-            while let Some(waited) = ptrace::wait_any(libc::WNOHANG)
-                .map_err(|source| RecordError::System { what: "cannot wait for the tracees", source })?
-            {
+            while let Some(waited) = ptrace::wait_any(libc::WNOHANG).map_err(cannot_wait)? {
                 self.report(waited)?;
             }
             let on_its_way = |task: &Task| {
@@ -401,39 +424,9 @@ impl Session {
         self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {
             self.core.sink.writer.flush()?;
+            self.bury_leaders()?;
         }
-        Ok(())
-    }
-
-    /// Passes a request to end on to the command's first process; where that is gone, or was asked before, kills all.
-    fn heed_requests(&mut self, now: u32) {
-        let asked = self.core.timer.take_request();
-        let first = self.tasks.values().find(|task| task.id == TaskId(0)).map(|task| task.host);
-        match (self.core.requests.due(asked, now), first) {
-            (None, _) => {}
-            (Some(Ending::Forward(signal)), Some(first)) => ending::forward(first, signal),
-            (Some(_), _) => self.kill_all(),
-        }
-    }
-
-    fn kill_all(&mut self) {
-        self.ending = true;
-        for tid in self.tasks.keys().chain(self.core.early.keys()) {
-            tid.kill();
-        }
-    }
-
-    /// Waits until every task is gone, recording nothing.
-    fn reap(&mut self) {
-        while !self.tasks.is_empty() {
-            match ptrace::wait_any(0) {
-                Ok(Some(Waited { tid, report: Report::Exited(_) | Report::Killed(..) })) => {
-                    self.tasks.remove(&tid);
-                }
-                Ok(Some(Waited { tid, report })) => finish_off(tid, report),
-                Ok(None) | Err(_) => return,
-            }
-        }
+        self.check_dying(now)
     }
 
     fn finish(self, options: &Options, nanos: u64) -> Result<Outcome, RecordError> {
@@ -447,25 +440,11 @@ impl Session {
     }
 }
 
-/// Kills what was reported, also where it stands at its own end already and would wait there.
-fn finish_off(tid: HostTid, report: Report) {
-    tid.kill();
-    match report {
-        Report::Seccomp(stopped)
-        | Report::Syscall(stopped)
-        | Report::Event(_, stopped)
-        | Report::Signal(_, stopped)
-        | Report::Group(_, stopped) => drop(stopped.cont(0)),
-        Report::Exited(_) | Report::Killed(..) => {}
-    }
-}
-
 fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next, StopError> {
-    let told_to_stop = task.interrupted;
+    // Any stop takes the place of the one that was asked for.
+    let told_to_stop = std::mem::take(&mut task.interrupted);
     if let Report::Seccomp(stopped) | Report::Syscall(stopped) | Report::Event(_, stopped) = &mut report {
-        // Any stop takes the place of the one that was asked for.
         point::ran_past(task, stopped, false)?;
-        task.interrupted = false;
     }
     match report {
         Report::Event(PtraceEvent::Stop, stopped) if told_to_stop && task.pending.is_none() => {

@@ -109,19 +109,23 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
 
 /// The child's first stop, before it runs any code, and its registers there.
 fn first_stop(core: &mut Core, host: HostTid, parent: &Task) -> Result<(Run, Registers), StopError> {
+    let never = Registers { rax: 0, ..parent.after };
     let report = match core.early.remove(&host) {
         Some(report) => report,
-        None => wait_one(host)?,
+        None => match wait_one(host) {
+            Err(StopError::LeaderEnded) => return Ok((Run::Running, never)),
+            report => report?,
+        },
     };
     match report {
         Report::Event(PtraceEvent::Stop, child) => {
             let regs = child.registers()?;
             Ok((Run::Ready(child, Resume::Cont(0)), regs))
         }
-        // Killed before it ran: it never uses these registers.
-        report @ (Report::Exited(_) | Report::Killed(..)) => {
+        // Killed before it ran: it never uses these registers. The session reports it once it knows the task.
+        report @ (Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exit, _)) => {
             core.early.insert(host, report);
-            Ok((Run::Running, Registers { rax: 0, ..parent.after }))
+            Ok((Run::Running, never))
         }
         other => Err(StopError::bug(format!("a new task began with {other:?}"))),
     }

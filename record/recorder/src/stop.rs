@@ -5,6 +5,7 @@ use trace::WriteError;
 
 use crate::api::RecordError;
 use crate::image::ImageError;
+use crate::procfs;
 use crate::task::Resume;
 
 /// A stopped task and how it goes on.
@@ -19,6 +20,9 @@ pub(crate) enum StopError {
     /// Something else was reported than what was waited for, and comes first.
     #[error("the tracee did something else")]
     Instead(Report),
+    /// The leader of a process ended while other threads of it live: no wait reports that.
+    #[error("a leader ended before its process")]
+    LeaderEnded,
     /// The guest did something that is not supported.
     #[error("{0}")]
     Refused(String),
@@ -59,9 +63,15 @@ impl From<ImageError> for StopError {
 
 /// Waits for one task, whatever it does next.
 pub(crate) fn wait_one(tid: HostTid) -> Result<Report, StopError> {
-    match ptrace::wait_for(tid, 0) {
-        Ok(Some(waited)) => Ok(waited.report),
-        Ok(None) => Err(StopError::bug("a wait returned nothing".into())),
-        Err(source) => Err(RecordError::System { what: "cannot wait for a tracee", source }.into()),
+    loop {
+        match ptrace::wait_for_or_signal(tid) {
+            Ok(Some(waited)) => return Ok(waited.report),
+            // A tick came instead.
+            Ok(None) if procfs::is_dead(tid) => return Err(StopError::LeaderEnded),
+            Ok(None) => {}
+            Err(source) => {
+                return Err(RecordError::System { what: "cannot wait for a tracee", source }.into());
+            }
+        }
     }
 }

@@ -95,6 +95,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     task.pending = Some(Pending {
         call: Call::enter(effect_nr, effect_args, &space.memory),
         class,
+        alone: kernel::needs_space(class, nr, &args, &space.memory),
         made: (nr, args),
         new_action: new_segv_action(task, nr, &args),
         emulated,

@@ -135,6 +135,8 @@ pub(crate) struct Pending {
     /// Number and arguments as the guest made it.
     pub(crate) made: (u32, [u64; 6]),
     pub(crate) class: Class,
+    /// Whether no other task may change or look at the space meanwhile.
+    pub(crate) alone: bool,
     /// `rt_sigaction(SIGSEGV)`: the action it sets.
     pub(crate) new_action: Option<[u8; 32]>,
     /// The result it gets without being made.
@@ -249,7 +251,8 @@ impl Task {
 
     /// Whether it may be changing memory which another task sees.
     pub(crate) fn runs_on_shared_memory(&self) -> bool {
-        self.pending.is_none() && self.space.is_shared() && matches!(self.run, Run::Running)
+        let uses = self.pending.as_ref().is_none_or(|pending| pending.alone);
+        uses && self.space.is_shared() && matches!(self.run, Run::Running)
     }
 
     /// Whether a few of its instructions may be run one by one: it shares memory, and nothing waits to be delivered.
@@ -261,7 +264,8 @@ impl Task {
     /// Whether it has run without a stop since before `tick`, on memory that others wait for.
     pub(crate) fn holds_up(&self, tick: u32, now: u32) -> bool {
         let long = now.wrapping_sub(self.resumed) >= tick;
-        long && self.runs_on_shared_memory() && self.exiting.is_none() && self.runs_to.is_none()
+        let in_own_code = self.pending.is_none() && self.exiting.is_none() && self.runs_to.is_none();
+        long && in_own_code && self.runs_on_shared_memory()
     }
 
     /// A task at its first instruction, with nothing behind it.

@@ -4,16 +4,14 @@
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Milliseconds between ticks.
 pub(crate) const TICK_MS: u64 = 10;
 
 /// Signals that a terminal, or the guest itself, sends to the whole process group: the guest's affair. (An abort of this process
 /// overrides that.)
-const OF_THE_GROUP: [i32; 12] = [
-    libc::SIGINT,
-    libc::SIGQUIT,
+const OF_THE_GROUP: [i32; 10] = [
     libc::SIGABRT,
     libc::SIGTRAP,
     libc::SIGUSR1,
@@ -26,15 +24,25 @@ const OF_THE_GROUP: [i32; 12] = [
     libc::SIGSTKFLT,
 ];
 
+/// Signals that ask for the end.
+pub(crate) const REQUESTS: [i32; 4] = [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+
 static TICKS: AtomicU32 = AtomicU32::new(0);
 static STOP: AtomicU32 = AtomicU32::new(0);
+/// Whether SIGINT and SIGQUIT are requests also where a terminal sends them, to the command as well.
+static HEED_TERMINAL: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_tick(_: i32) {
     TICKS.fetch_add(1, Ordering::Relaxed);
 }
 
-extern "C" fn on_stop(signal: i32) {
-    STOP.store(signal as u32, Ordering::Relaxed);
+extern "C" fn on_stop(signal: i32, info: *const libc::siginfo_t) {
+    // SAFETY: the kernel passes the signal's information, as SA_SIGINFO asks.
+    let by_kernel = unsafe { (*info).si_code } > 0;
+    let of_terminal = by_kernel && matches!(signal, libc::SIGINT | libc::SIGQUIT);
+    if !of_terminal || HEED_TERMINAL.load(Ordering::Relaxed) {
+        STOP.store(signal as u32, Ordering::Relaxed);
+    }
 }
 
 /// Signal dispositions as a recording needs them, and the running timer. Dropping it puts back what was there.
@@ -48,12 +56,13 @@ impl Timer {
     pub(crate) fn start() -> io::Result<Self> {
         let mut timer = Self { saved: Vec::new(), alarm: None };
         STOP.store(0, Ordering::Relaxed);
+        HEED_TERMINAL.store(false, Ordering::Relaxed);
         for signal in OF_THE_GROUP {
             timer.set(signal, libc::SIG_IGN)?;
         }
         timer.set(libc::SIGALRM, on_tick as extern "C" fn(i32) as usize)?;
-        for signal in [libc::SIGTERM, libc::SIGHUP] {
-            timer.set(signal, on_stop as extern "C" fn(i32) as usize)?;
+        for signal in REQUESTS {
+            timer.set(signal, on_stop as extern "C" fn(i32, *const libc::siginfo_t) as usize)?;
             timer.keep_ignored(signal)?;
         }
         timer.alarm = Some(Alarm::start()?);
@@ -78,11 +87,9 @@ impl Timer {
         Some(STOP.swap(0, Ordering::Relaxed) as i32).filter(|signal| *signal != 0)
     }
 
-    /// From now on SIGINT and SIGQUIT, too, ask for the end.
-    pub(crate) fn heed_interrupts(&mut self) {
-        for signal in [libc::SIGINT, libc::SIGQUIT] {
-            let _ = self.set(signal, on_stop as extern "C" fn(i32) as usize);
-        }
+    /// From now on the terminal, too, asks for the end.
+    pub(crate) fn heed_terminal(&self) {
+        HEED_TERMINAL.store(true, Ordering::Relaxed);
     }
 
     /// Ignores a signal that was ignored when this program began, as `nohup` has it.
@@ -93,11 +100,12 @@ impl Timer {
     }
 
     fn set(&mut self, signal: i32, handler: usize) -> io::Result<()> {
-        // SAFETY: an all-zero sigaction is valid (no flags: waits are interrupted); the handlers above only store to
-        // atomics.
+        // SAFETY: an all-zero sigaction is valid (without SA_RESTART waits are interrupted); the handlers above only
+        // store to atomics and read what the kernel hands them.
         let (result, old) = unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = handler;
+            action.sa_flags = libc::SA_SIGINFO;
             let mut old: libc::sigaction = mem::zeroed();
             (libc::sigaction(signal, &action, &mut old), old)
         };

@@ -15,7 +15,21 @@ use crate::{point, procfs};
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
     pub(crate) fn take_turns(&mut self) -> Result<(), RecordError> {
-        let now = self.core.timer.now();
+        if self.ending {
+            return Ok(());
+        }
+        loop {
+            let now = self.core.timer.now();
+            self.pass_turn(now);
+            let Some((tid, _)) = self.turn else { return Ok(()) };
+            self.last = tid;
+            if !self.ready.contains(&tid) || self.resume(tid, now)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn pass_turn(&mut self, now: u32) {
         if let Some((tid, since)) = self.turn {
             let gone = !self.tasks.contains_key(&tid);
             let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
@@ -35,14 +49,21 @@ impl Session {
                 self.core.timer.next_in(chaos.slice());
             }
         }
-        let Some((tid, _)) = self.turn else { return Ok(()) };
-        self.last = tid;
-        if !self.ready.remove(&tid) {
-            return Ok(());
+    }
+
+    /// Resumes a task that is ready. False if something else was reported of it instead.
+    fn resume(&mut self, tid: HostTid, now: u32) -> Result<bool, RecordError> {
+        if self.reported != Some(tid)
+            && let Some(waited) = ptrace::wait_for(tid, libc::WNOHANG).map_err(cannot_wait)?
+        {
+            // It was killed where it stood.
+            self.report(waited)?;
+            return Ok(false);
         }
-        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
+        self.ready.remove(&tid);
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
         let run = std::mem::replace(&mut task.run, Run::Running);
-        let Run::Ready(stopped, resume) = run else { return Ok(()) };
+        let Run::Ready(stopped, resume) = run else { return Ok(true) };
         task.resumed = now;
         task.adrift = false;
         if let Some(chaos) = &mut self.chaos
@@ -66,18 +87,18 @@ impl Session {
             task.run = Run::Halted;
             self.turn = None;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// A turn of so many instructions.
-    fn step_turn(&mut self, tid: HostTid, stopped: Stopped, steps: u64) -> Result<(), RecordError> {
-        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
+    /// A turn of so many instructions. False if it ended in something that was reported.
+    fn step_turn(&mut self, tid: HostTid, stopped: Stopped, steps: u64) -> Result<bool, RecordError> {
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
         let report = match point::step(task, stopped, steps) {
             Ok((stopped, false)) => {
                 if let Err(gone) = stopped.cont(0) {
                     tracing::debug!(%gone, "resumed a task that is gone");
                 }
-                return Ok(());
+                return Ok(true);
             }
             Ok((stopped, true)) => {
                 task.interrupted = true;
@@ -88,14 +109,15 @@ impl Session {
                 Report::Event(PtraceEvent::Stop, stopped)
             }
             Err(StopError::Instead(report)) => report,
-            Err(StopError::Gone(gone)) => {
+            Err(gone @ (StopError::Gone(_) | StopError::LeaderEnded)) => {
                 tracing::debug!(%gone, "stepped a task that is gone");
-                return Ok(());
+                return Ok(true);
             }
             Err(StopError::Fatal(error)) => return Err(error),
             Err(StopError::Refused(what)) => return Err(RecordError::Bug { what }),
         };
-        self.report(Waited { tid, report })
+        self.report(Waited { tid, report })?;
+        Ok(false)
     }
 
     /// Whether chance ends the turn of a task that has just stopped.
@@ -136,36 +158,36 @@ impl Session {
 
     /// The next report, or `None` if the turn was lost or a tick came.
     pub(crate) fn wait(&mut self) -> Result<Option<Waited>, RecordError> {
-        let wait_error = |source| RecordError::System { what: "cannot wait for the tracees", source };
-        if self.turn.is_none() && self.next_ready().is_some() {
+        if self.turn.is_none() && !self.ending && self.next_ready().is_some() {
             return Ok(None);
         }
-        if let Some((tid, _)) = self.turn
-            && self.leaves_threads(tid)
-        {
-            return self.poll_end(tid);
+        if let Some(leader) = self.leaving_leader() {
+            return self.poll_end(leader);
         }
         if let Some((tid, _)) = self.turn
             && self.others_ready(tid)
             && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
         {
-            return self.poll(tid, may_block).map_err(wait_error);
+            return self.poll(tid, may_block).map_err(cannot_wait);
         }
-        ptrace::wait_any_or_signal().map_err(wait_error)
+        ptrace::wait_any_or_signal().map_err(cannot_wait)
     }
 
-    /// Whether a task is its process's leader on its way out, and other threads stay: no wait reports its end.
-    fn leaves_threads(&self, tid: HostTid) -> bool {
-        let leaves = |task: &Task| task.exiting.is_some() && task.host == task.process && !task.is_ready();
-        let others = || self.tasks.values().any(|task| task.process == tid && task.host != tid);
-        self.tasks.get(&tid).is_some_and(leaves) && others()
+    /// A leader that is on its way out of a process in which other threads stay: no wait reports its end, whoever has the turn.
+    fn leaving_leader(&self) -> Option<HostTid> {
+        let leaves = |task: &&Task| task.exiting.is_some() && task.host == task.process && !task.is_ready();
+        self.tasks.values().find(|task| leaves(task) && self.has_threads(task)).map(|task| task.host)
+    }
+
+    /// Whether a process has more threads than its leader.
+    pub(crate) fn has_threads(&self, leader: &Task) -> bool {
+        self.tasks.values().any(|task| task.process == leader.host && task.host != leader.host)
     }
 
     /// Waits for the end of such a leader, or for another report.
     fn poll_end(&mut self, tid: HostTid) -> Result<Option<Waited>, RecordError> {
         while self.core.timer.now() == self.seen_tick {
-            let waited = ptrace::wait_any(libc::WNOHANG)
-                .map_err(|source| RecordError::System { what: "cannot wait for the tracees", source })?;
+            let waited = ptrace::wait_any(libc::WNOHANG).map_err(cannot_wait)?;
             if waited.is_some() {
                 return Ok(waited);
             }
@@ -199,4 +221,8 @@ impl Session {
         }
         Ok(None)
     }
+}
+
+pub(crate) fn cannot_wait(source: io::Error) -> RecordError {
+    RecordError::System { what: "cannot wait for the tracees", source }
 }

@@ -47,7 +47,7 @@ impl Finder {
         for piece in &info.key {
             let mut here = vec![0; piece.bytes.len()];
             if space.read(piece.addr, &mut here).is_err() {
-                tracing::debug!(addr = %piece.addr, "a candidate has no memory there");
+                tracing::debug!(event = %self.event, addr = %piece.addr, "a candidate has no memory there");
                 return Ok(Verdict::Other);
             }
             let words = piece.bytes.as_chunks::<8>().0.iter().zip(here.as_chunks::<8>().0);
@@ -57,7 +57,7 @@ impl Finder {
             }
         }
         if !info.xstate.same_values(&space.xstate()?) {
-            tracing::debug!("a candidate has other extended state");
+            tracing::debug!(event = %self.event, "a candidate has other extended state");
             return Ok(Verdict::Other);
         }
         let mut bytes = vec![0; PAGE_SIZE as usize];
@@ -69,6 +69,7 @@ impl Finder {
                 && crc32fast::hash(&bytes) == sum.crc;
             if !same {
                 tracing::debug!(
+                    event = %self.event,
                     page = format_args!("{:#x}", sum.page * PAGE_SIZE),
                     "a candidate has another page"
                 );

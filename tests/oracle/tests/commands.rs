@@ -221,6 +221,8 @@ fn requests_to_end_go_to_the_command_first() {
     assert_eq!(signalled("echo ready; exec sleep 600", 1, 1), (String::new(), Some(129)));
     let survives = format!("trap 'echo caught' TERM; {waits}");
     assert_eq!(signalled(&survives, 15, 2), ("caught".into(), Some(137)));
+    let interrupted = format!("trap 'echo caught' INT; {waits}");
+    assert_eq!(signalled(&interrupted, 2, 2), ("caught".into(), Some(137)));
 }
 
 #[test]
