@@ -31,6 +31,23 @@ const ALLOW_ALL_PROGRAM: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 1, 0, 0, 0
 /// Return `SECCOMP_RET_ALLOW`.
 const ALLOW_ALL_STEP: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
 
+/// What the stub of a patched `syscall` instruction says about it: r11 holds this value's address at the common entry.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SiteDescriptor {
+    /// The address after the instruction: what it leaves in rcx.
+    pub after: u64,
+    /// Where to go on, every register being as the instruction leaves it: `after`, or instructions moved from there.
+    pub resume: u64,
+}
+
+impl SiteDescriptor {
+    /// The value in memory.
+    pub const fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        with(with([0; size_of::<Self>()], 0, &self.after.to_le_bytes()), 8, &self.resume.to_le_bytes())
+    }
+}
+
 /// The whole page: [`CODE`], the filter, and `int3` everywhere else.
 pub const fn page_bytes() -> [u8; PAGE_LEN as usize] {
     let page = with([0xcc; PAGE_LEN as usize], 0, &CODE);
@@ -38,7 +55,7 @@ pub const fn page_bytes() -> [u8; PAGE_LEN as usize] {
     with(page, 0x20, &ALLOW_ALL_STEP)
 }
 
-const fn with(mut page: [u8; PAGE_LEN as usize], at: usize, bytes: &[u8]) -> [u8; PAGE_LEN as usize] {
+const fn with<const N: usize>(mut page: [u8; N], at: usize, bytes: &[u8]) -> [u8; N] {
     let mut i = 0;
     while i < bytes.len() {
         page[at + i] = bytes[i];

@@ -9,6 +9,8 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const EDGES: &[(&str, &[&str])] = &[
     ("guest", &[]),
     ("abi", &[]),
+    // The stub's descriptor is read by what it jumps to.
+    ("patch", &["abi"]),
     ("kernel", &["guest"]),
     ("trace", &["guest"]),
     ("ptrace", &["guest"]),
