@@ -23,6 +23,7 @@ fn record(folder: &Path) -> Trace {
         command,
         output: output.clone(),
         paranoid: false,
+        linger: None,
         chaos: None,
     });
     assert_eq!(outcome.unwrap().exit_code, 0);

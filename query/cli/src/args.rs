@@ -96,6 +96,9 @@ pub(crate) struct Record {
     /// Record up to N times until the command fails, and keep only that recording
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) until_fail: Option<u32>,
+    /// Kill what the command leaves running S seconds after its first process ended [default: record that to its end]
+    #[arg(long, value_name = "S")]
+    pub(crate) linger: Option<u64>,
     /// Do not say where the recording went
     #[arg(short, long)]
     pub(crate) quiet: bool,

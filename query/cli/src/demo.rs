@@ -35,7 +35,13 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
     let scratch = Scratch::new("demo")?;
     let guest = write_guest(scratch.path())?;
     say(&format!("$ backstory record ./{NAME}"));
-    let outcome = record::run(vec![guest.into()], &output, false, None)?;
+    let outcome = record::run(&recorder::Options {
+        command: vec![guest.into()],
+        output: output.clone(),
+        paranoid: false,
+        linger: None,
+        chaos: None,
+    })?;
     if let Some(reason) = outcome.refused {
         return Err(Failure::new(Class::Unsupported, format!("recording stopped: {reason}")).into());
     }

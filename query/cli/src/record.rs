@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use recorder::{ErrorClass, Options, Outcome};
 use trace::Trace;
@@ -20,7 +21,13 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
     let runs = args.until_fail.unwrap_or(1);
     for run_number in 0..u64::from(runs) {
         let seed = args.chaos.then(|| first.wrapping_add(run_number));
-        let outcome = run(args.command.clone(), &output, args.paranoid, seed)?;
+        let outcome = run(&Options {
+            command: args.command.clone(),
+            output: output.clone(),
+            paranoid: args.paranoid,
+            linger: args.linger.map(Duration::from_secs),
+            chaos: seed,
+        })?;
         let failed = outcome.exit_code != 0 || outcome.refused.is_some();
         if args.until_fail.is_some() && !failed {
             trace::remove(&output).class(Class::System)?;
@@ -48,15 +55,10 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id()) >> 32
 }
 
-/// Records `command` to `output`, and makes that the latest recording.
-pub(crate) fn run(
-    command: Vec<std::ffi::OsString>,
-    output: &Path,
-    paranoid: bool,
-    chaos: Option<u64>,
-) -> anyhow::Result<Outcome> {
-    let options = Options { command, output: output.to_owned(), paranoid, chaos };
-    let recorded = recorder::record(&options);
+/// Records a command, and makes that the latest recording.
+pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    let output = &options.output;
+    let recorded = recorder::record(options);
     match recorded {
         Ok(outcome) => {
             // Only a convenience: the recording is found by its name without it.

@@ -147,6 +147,8 @@ fn map_text(call: MapCall) -> &'static str {
 fn answer_text(answer: Answer) -> &'static str {
     match answer {
         Answer::GetDumpable | Answer::SetDumpable => "dumpable",
+        Answer::SetMm => "bounds of memory",
+        Answer::OpenCounter => "counters",
         Answer::GetTsc | Answer::SetTsc => "time stamp counter",
         Answer::GetSeccomp => "restrictions",
         Answer::GetNoNewPrivs | Answer::SetNoNewPrivs => "no new privileges",
@@ -185,7 +187,7 @@ mod tests {
                 Effect::Args => None,
             })
             .collect();
-        assert_eq!(named.len(), 27, "rows whose effect is code");
+        assert_eq!(named.len(), 33, "rows whose effect is code");
         let unique: BTreeSet<Hand> = named.into_iter().collect();
         assert_eq!(unique, Hand::ALL.into_iter().collect(), "each is named by a row");
     }

@@ -274,13 +274,6 @@ mod tests {
                  already",
             ),
         );
-        check(
-            "prctl",
-            &[59, 1],
-            Err(
-                "prctl(PR_SET_SYSCALL_USER_DISPATCH) is not supported: the program intercepts its own system calls",
-            ),
-        );
         let untraced = decide(number("clone3"), &[0x1000, 88, 0, 0, 0, 0], &Word(0x80_0000)).unwrap_err();
         assert_eq!(
             untraced.to_string(),

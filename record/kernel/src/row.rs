@@ -204,6 +204,10 @@ pub enum Answer {
     GetAffinity,
     /// `sched_setaffinity` of recorded tasks: what it will believe. They stay on the recorder's processor.
     SetAffinity,
+    /// `prctl(PR_SET_MM, what, ...)`: `EPERM`, as ordinary users get, for what would move the heap; the rest is made.
+    SetMm,
+    /// `perf_event_open`: made for counts of the kernel's own events that are only read; `EACCES` for others.
+    OpenCounter,
     /// `arch_prctl(ARCH_GET_CPUID)` = 1 while `cpuid` is allowed.
     GetCpuid,
     /// `arch_prctl(ARCH_SET_CPUID, on)` = 0; when off, `cpuid` is the guest's own SIGSEGV.
@@ -302,11 +306,19 @@ pub enum Hand {
     Restart,
     /// `sysfs`: the name of a file system.
     Sysfs,
+    /// `prctl(PR_SET_MM, PR_SET_MM_MAP_SIZE)`: a size.
+    SetMm,
+    /// `perf_event_open`: the size of the structure that the kernel knows, where it knows a smaller one.
+    CounterSize,
+    /// `SIOCGIFBR`, `SIOCSIFBR`: the numbers of bridges.
+    Bridges,
+    /// `IPT_SO_SET_REPLACE` and the like: the old table's counters, through a pointer in the new one.
+    OldCounters,
 }
 
 impl Hand {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 26] = [
         Self::Poll,
         Self::Select,
         Self::Recvmsg,
@@ -329,6 +341,10 @@ impl Hand {
         Self::LockWord,
         Self::Restart,
         Self::Sysfs,
+        Self::SetMm,
+        Self::CounterSize,
+        Self::Bridges,
+        Self::OldCounters,
     ];
 }
 

@@ -54,6 +54,7 @@ impl Guise {
 pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]) -> Option<i64> {
     let invalid = Errno::EINVAL.as_result();
     let host = task.host;
+    let counts = answer == Answer::OpenCounter && only_counts(task, args[0]);
     let guise = &mut task.guise;
     Some(match answer {
         Answer::GetDumpable => guise.dumpable,
@@ -77,6 +78,10 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
             return None;
         }
         Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
+        Answer::SetMm if !moves_heap(args[1]) => return None,
+        Answer::SetMm => Errno::EPERM.as_result(),
+        Answer::OpenCounter if counts => return None,
+        Answer::OpenCounter => Errno::EACCES.as_result(),
         Answer::GetAffinity if affinity::concerns_guest(core, host, args[0]) => get_affinity(task, args),
         Answer::SetAffinity if affinity::concerns_guest(core, host, args[0]) => {
             set_affinity(core, task, args)
@@ -89,6 +94,27 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
         // Of tasks that are not recorded, and of traps that the processor does not have, the kernel tells.
         Answer::GetAffinity | Answer::SetAffinity | Answer::GetCpuid | Answer::SetCpuid => return None,
     })
+}
+
+/// Whether a request of `PR_SET_MM` changes the bounds of the heap, by itself or among others.
+fn moves_heap(what: u64) -> bool {
+    const START_BRK: u32 = 6;
+    const BRK: u32 = 7;
+    const MAP: u32 = 14;
+    matches!(what as u32, START_BRK | BRK | MAP)
+}
+
+/// Whether a `struct perf_event_attr` asks for counts of the kernel's own events, without samples. One that cannot be read is the
+/// kernel's to refuse.
+fn only_counts(task: &Task, attr: u64) -> bool {
+    const SOFTWARE: u32 = 1;
+    const PERIOD: u64 = 16;
+    let at = GuestAddr(attr);
+    let memory = &task.space.memory;
+    match (memory.read_u32(at), memory.read_u64(at.wrapping_add(PERIOD))) {
+        (Ok(kind), Ok(period)) => kind == SOFTWARE && period == 0,
+        _ => true,
+    }
 }
 
 /// Stores what an answer writes; `result`, or `EFAULT`. Only where the guest itself could store.

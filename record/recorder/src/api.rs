@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use trace::WriteError;
 
@@ -17,6 +18,8 @@ pub struct Options {
     pub output: PathBuf,
     /// Compares all writable memory before and after every system call with what the table says it writes. Slow.
     pub paranoid: bool,
+    /// How long what the command leaves behind may go on once its first process has ended; it is killed then. `None`: until it ends.
+    pub linger: Option<Duration>,
     /// Draws who runs, how long, and who starves, from this seed, instead of being fair.
     pub chaos: Option<u64>,
 }

@@ -78,6 +78,14 @@ impl Session {
         }
     }
 
+    /// Kills what the first process left behind, when its time is over.
+    pub(crate) fn end_the_rest(&mut self) {
+        let over = |limit| self.ended.is_some_and(|ended| ended.elapsed() >= limit);
+        if !self.ending && self.linger.is_some_and(over) {
+            self.kill_all();
+        }
+    }
+
     /// Kills every task. Those that stand at their own end already are let go: killing does not wake them.
     pub(crate) fn kill_all(&mut self) {
         self.ending = true;

@@ -1,10 +1,12 @@
 //! The end of a task: what the kernel still writes for it, and how the end of a process's leader shows.
 #![expect(unsafe_code, reason = "get_robust_list(2)")]
 
-use guest::{GuestAddr, GuestMemory};
+use guest::{GuestAddr, GuestMemory, GuestRange};
 use ptrace::{HostTid, Report, Stopped};
 use trace::{Data, MemWrite};
 
+use crate::session::Core;
+use crate::shared;
 use crate::stop::{Next, StopError};
 use crate::task::{Exiting, Resume, Task};
 
@@ -25,10 +27,7 @@ pub(crate) fn on_exit(task: &mut Task, stopped: Stopped) -> Result<Next, StopErr
 }
 
 /// What the kernel left in memory that others use, once the task is gone.
-pub(crate) fn last_writes(task: &Task) -> Vec<MemWrite> {
-    if task.space.tasks.get() == 0 {
-        return Vec::new();
-    }
+pub(crate) fn last_writes(core: &Core, task: &Task) -> Vec<MemWrite> {
     let words = match &task.exiting {
         Some(exiting) => &exiting.words[..],
         None => std::slice::from_ref(&task.clear_tid),
@@ -37,7 +36,11 @@ pub(crate) fn last_writes(task: &Task) -> Vec<MemWrite> {
         .iter()
         .filter(|addr| addr.0 != 0)
         .filter_map(|&addr| {
-            let bytes = task.space.memory.read_vec(addr, 4).ok()?;
+            let bytes = if task.space.tasks.get() == 0 {
+                shared::seen_by_others(core, &task.space, GuestRange::new(addr, 4))?
+            } else {
+                task.space.memory.read_vec(addr, 4).ok()?
+            };
             Some(MemWrite { addr, data: Data::Inline(bytes) })
         })
         .collect()

@@ -25,7 +25,7 @@ use crate::session::Core;
 use crate::shared::{Identity, identity, of_file, outside};
 use crate::stop::StopError;
 use crate::task::{Space, Task};
-use crate::{image, procfs};
+use crate::{foreign, image, procfs};
 
 /// Which files are followed, and which could change.
 #[derive(Debug, Default)]
@@ -188,6 +188,7 @@ pub(crate) fn opened(core: &mut Core, task: &Task, call: &Call) {
         && meta.is_file()
     {
         core.follow.opened_to_write(identity(&meta));
+        foreign::opened(core, task, fd, &meta);
     }
 }
 

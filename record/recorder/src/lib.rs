@@ -15,6 +15,7 @@
 //! - `stop`: what handling a stop comes to
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `shared`: memory that more than one process can change
+//! - `foreign`: memory changed as a file, or from another process
 //! - `follow`: files that private mappings show, and calls change
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
 //! - `output`: writes to the recorded run's standard streams
@@ -37,6 +38,7 @@ mod exec;
 mod exit;
 mod filter;
 mod follow;
+mod foreign;
 mod header;
 mod image;
 mod launch;

@@ -176,6 +176,11 @@ pub(crate) fn ids(tid: HostTid) -> Vec<i32> {
     status_numbers(tid, "NSpid")
 }
 
+/// The process of a task, named by its leader.
+pub(crate) fn process(tid: HostTid) -> Option<HostTid> {
+    status_numbers(tid, "Tgid").first().copied().map(HostTid)
+}
+
 /// Whether a task belongs to the first process of a process id namespace, which signals that it has no handler for do not kill.
 pub(crate) fn is_init(tid: HostTid) -> bool {
     status_numbers(tid, "NStgid").last() == Some(&1)

@@ -4,8 +4,9 @@
 //! another can go on; what it does then until its next stop (processes share no memory) is invisible to the others. A
 //! system call begins only with the turn, so calls are made one at a time in the order of their events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Weak;
+use std::time::{Duration, Instant};
 
 use guest::{SpaceId, TaskId};
 use ptrace::{Gone, HostTid, PtraceEvent, Report, Stopped, Waited};
@@ -18,7 +19,7 @@ use crate::command::Prepared;
 use crate::cpuid::Trapping;
 use crate::ending::Requests;
 use crate::output::Streams;
-use crate::shared::Object;
+use crate::shared::{Identity, Object};
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Space, Task};
@@ -49,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) objects: Vec<Weak<Object>>,
     /// The files that other mappings show.
     pub(crate) follow: follow::Files,
+    /// Files that are a process's memory, opened to be written.
+    pub(crate) memory_files: HashMap<Identity, Weak<Space>>,
     /// Spaces, while they exist.
     pub(crate) spaces: Vec<Weak<Space>>,
     /// Tasks just born, to be adopted by the session.
@@ -111,6 +114,9 @@ pub(crate) struct Session {
     /// Reports since the last tick.
     pub(crate) busy: bool,
     pub(crate) exit_code: Option<i32>,
+    /// How long the rest may go on after the first process, and since when it does.
+    pub(crate) linger: Option<Duration>,
+    pub(crate) ended: Option<Instant>,
     pub(crate) refused: Option<String>,
     pub(crate) ending: bool,
     /// The tick since which everything is being killed.
@@ -120,7 +126,7 @@ pub(crate) struct Session {
 /// Records a prepared command to its end.
 pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, RecordError> {
     let pinned = affinity::pin()?;
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let header = header::make(prepared)?;
     let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
@@ -168,6 +174,7 @@ impl Session {
             requests: Requests::default(),
             objects: Vec::new(),
             follow: follow::Files::inherited(first),
+            memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),
             early: BTreeMap::new(),
@@ -189,6 +196,8 @@ impl Session {
             chaos: options.chaos.map(Chaos::new),
             busy: false,
             exit_code: None,
+            linger: options.linger,
+            ended: None,
             refused: None,
             ending: false,
             killed: None,
@@ -214,6 +223,7 @@ impl Session {
             if now != self.seen_tick {
                 self.seen_tick = now;
                 self.tick(now)?;
+                self.end_the_rest();
             }
         }
         // Born of a task that was killed before it could announce them.
@@ -322,7 +332,7 @@ impl Session {
         if self.core.nothing_recorded() {
             return Ok(());
         }
-        let writes = exit::last_writes(&task);
+        let writes = exit::last_writes(&self.core, &task);
         let event = Event::in_place(task.id, task.space.id, task.after, Fact::Exit(status));
         self.core.sink.event(&Event { writes, ..event })?;
         Ok(())
@@ -330,6 +340,7 @@ impl Session {
 
     fn root_ended(&mut self, code: i32) {
         self.exit_code = Some(code);
+        self.ended = Some(Instant::now());
         self.core.timer.heed_terminal();
     }
 

@@ -279,8 +279,26 @@ fn shows(space: &Space, object: &Rc<Object>) -> bool {
     space.shared.borrow().iter().any(|mapping| Rc::ptr_eq(&mapping.object, object))
 }
 
+/// What a range of a space that is gone holds for those that show the same object.
+pub(crate) fn seen_by_others(core: &Core, gone: &Space, range: GuestRange) -> Option<Vec<u8>> {
+    let holds =
+        |mapping: &&SharedMapping| mapping.range.contains(range.start) && range.end <= mapping.range.end;
+    let place = gone.shared.borrow().iter().find(holds).cloned()?;
+    let offset = place.offset + (range.start.0 - place.range.start.0);
+    core.spaces.iter().filter_map(Weak::upgrade).filter(|space| space.tasks.get() > 0).find_map(|space| {
+        let shared = space.shared.borrow();
+        let shown = |mapping: &&SharedMapping| {
+            let (start, end) = (mapping.offset, mapping.offset + mapping.range.len());
+            Rc::ptr_eq(&mapping.object, &place.object) && start <= offset && offset + range.len() <= end
+        };
+        let mapping = shared.iter().find(shown)?;
+        let at = mapping.range.start.wrapping_add(offset - mapping.offset);
+        space.memory.read_vec(at, range.len() as usize).ok()
+    })
+}
+
 /// The bytes of its file that a `write` or the like put there: start and end.
-fn extent(task: &Task, call: &Call) -> (u64, u64) {
+pub(crate) fn extent(task: &Task, call: &Call) -> (u64, u64) {
     const AT_OFFSET: [u32; 3] =
         [kernel::number("pwrite64"), kernel::number("pwritev"), kernel::number("pwritev2")];
     let len = call.result as u64;

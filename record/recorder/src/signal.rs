@@ -7,12 +7,13 @@
 
 use guest::{GuestAddr, GuestMemory, Registers};
 use ptrace::{HostTid, Report, Stopped};
-use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop};
+use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop, SyscallInfo};
 
 use crate::session::Core;
+use crate::sink::Ended;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{exec, filter, image, point, procfs, seccomp, trap};
+use crate::{exec, filter, image, point, procfs, seccomp, syscall, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +64,9 @@ pub(crate) fn on_signal(
         return trap::on_trapped(core, task, stopped, regs, kind);
     }
     refuse_foreign_call(signal, &info)?;
+    if signal == libc::SIGSYS && si_code(&info) == SYS_USER_DISPATCH && task.pending.is_none() {
+        dispatched(core, task, &regs)?;
+    }
     if point::ran_past(task, &mut stopped, signal == libc::SIGTRAP && si_code(&info) == TRAP_HWBKPT)? {
         return point::on_interrupt(core, task, stopped);
     }
@@ -101,6 +105,8 @@ pub(crate) fn on_signal(
             SignalAction::Fatal
         }
     };
+    // Of the fault itself, where no handler could be entered for it.
+    let info = task.unframed.take().filter(|_| signal == libc::SIGSEGV).unwrap_or(info);
     event.fact = fact(signal, &info, action);
     core.sink.event(&event)?;
     task.after = event.after;
@@ -129,6 +135,22 @@ fn die_of_fault(mut stopped: Stopped) -> Result<Next, StopError> {
     let call = Registers { rip: site.0, rax: libc::SYS_getpid as u64, orig_rax: u64::MAX, ..regs };
     stopped.set_registers(&call)?;
     Ok((stopped, Resume::Cont(0)))
+}
+
+/// `si_code` of a system call that the guest has handed to itself.
+const SYS_USER_DISPATCH: i32 = 2;
+
+/// A call was not made but handed to the guest, before a tracer saw it: it is an event without a result, as one that a filter traps.
+fn dispatched(core: &mut Core, task: &mut Task, regs: &Registers) -> Result<(), StopError> {
+    let nr = regs.rax as u32;
+    let before = syscall::at_instruction(&Registers { orig_rax: regs.rax, ..*regs });
+    let info = SyscallInfo { nr, args: regs.syscall_args(), result: None, output: None, output_crc: 0 };
+    core.sink.begin(task.id, task.space.id, before, info);
+    let after = Registers { orig_rax: u64::MAX, ..*regs };
+    let ended = Ended { info, after, xstate: None, maps: Vec::new(), writes: Vec::new() };
+    core.sink.end(task.id, task.space.id, before, ended)?;
+    task.goes_on(after, *regs);
+    Ok(())
 }
 
 /// `si_code` of a hardware breakpoint.
@@ -255,6 +277,10 @@ fn deliver(
     stopped.step(signal)?;
     let stopped = match wait_one(task.host)? {
         Report::Signal(libc::SIGTRAP, stopped) => stopped,
+        report @ Report::Signal(libc::SIGSEGV, _) if signal == libc::SIGSEGV => {
+            task.unframed = Some(info);
+            return Err(StopError::Instead(report));
+        }
         // No room for the frame, or death: that is a report of its own.
         report => return Err(StopError::Instead(report)),
     };

@@ -13,7 +13,7 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Resume, Task};
-use crate::{answer, image, memmap, output, paranoid, seccomp, shared, signal, trap};
+use crate::{answer, foreign, image, memmap, output, paranoid, seccomp, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const CLONE: u32 = kernel::number("clone");
@@ -27,7 +27,7 @@ const RESTART_CODES: [i64; 3] = [-512, -513, -514];
 const ERESTART_RESTARTBLOCK: i64 = -516;
 
 /// Registers at a system call, as events have them: the instruction not yet executed.
-fn at_instruction(regs: &Registers) -> Registers {
+pub(crate) fn at_instruction(regs: &Registers) -> Registers {
     const LENGTH: u64 = 2;
     Registers {
         rax: regs.orig_rax & 0xffff_ffff,
@@ -105,6 +105,12 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         snapshot: (core.paranoid && class != Class::Spawn && !task.space.is_shared())
             .then(|| paranoid::Snapshot::take(task)),
     });
+    if let Some(pending) = &task.pending
+        && pending.emulated.is_none()
+    {
+        let until = core.timer.now().wrapping_add(foreign::PATIENCE);
+        task.awaits = foreign::awaited(core, task, &pending.call).map(|space| (space, until));
+    }
     if class == Class::Exit {
         core.sink.announce(task.id)?;
         return Ok((stopped, Resume::Cont(0)));
@@ -171,6 +177,9 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         let shown = kernel::format_call(nr, &args, Some(result), Some(&task.space.memory));
         core.unexplained.extend(found.into_iter().map(|what| format!("{shown}: {what}")));
     }
+    let mut foreign = task.space.changed.take();
+    foreign.extend(foreign::changes(core, task, &call)?);
+    writes.extend(read_ranges(core, task, &foreign)?);
     writes.extend(read_ranges(core, task, &ranges)?);
     if let Class::Map(kind) = pending.class {
         writes.extend(follow::uncovered(core, task, kind, &call)?);

@@ -1,9 +1,9 @@
 //! Tasks and spaces as the recorder knows them. Holds state; makes no decision.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use guest::{GuestAddr, Registers, SpaceId, TaskId, Tid};
+use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class};
 use ptrace::{HostTid, Memory, Stopped};
 use trace::MapOp;
@@ -35,6 +35,8 @@ pub(crate) struct Space {
     pub(crate) lent: Cell<u32>,
     /// What another process did to its mappings meanwhile: belongs to that call's return.
     pub(crate) owed: RefCell<Vec<MapOp>>,
+    /// Memory of it that another process changed meanwhile: likewise.
+    pub(crate) changed: RefCell<Vec<GuestRange>>,
     /// Whether another space was forked from this one, or this from another, with such mappings.
     pub(crate) sharing: Cell<bool>,
     /// Which of its pages were written, once that was asked for.
@@ -57,6 +59,7 @@ impl Space {
             calls: Cell::new(0),
             lent: Cell::new(0),
             owed: RefCell::default(),
+            changed: RefCell::default(),
             sharing: Cell::new(false),
             tracker: RefCell::default(),
             remapped: Cell::new(true),
@@ -195,6 +198,10 @@ pub(crate) struct Task {
     pub(crate) by_vfork: bool,
     pub(crate) run: Run,
     pub(crate) pending: Option<Pending>,
+    /// The space that must be inside system calls before it makes its own, and until which tick it waits.
+    pub(crate) awaits: Option<(Weak<Space>, u32)>,
+    /// What a fault came with whose handler could not be entered.
+    pub(crate) unframed: Option<[u8; 128]>,
     /// The registers with which it went on after its last event.
     pub(crate) after: Registers,
     /// The registers as the kernel showed them then: while a stop shows the same, no user code has run.
@@ -249,6 +256,13 @@ impl Task {
         matches!(self.run, Run::Ready(..))
     }
 
+    /// Whether it waits for another process to come into a system call.
+    pub(crate) fn waits_for_call(&self, now: u32) -> bool {
+        self.awaits.as_ref().is_some_and(|(space, until)| {
+            (until.wrapping_sub(now) as i32) > 0 && space.upgrade().is_some_and(|space| !space.in_call())
+        })
+    }
+
     /// Whether it may be changing memory which another task sees.
     pub(crate) fn runs_on_shared_memory(&self) -> bool {
         let uses = self.pending.as_ref().is_none_or(|pending| pending.alone);
@@ -284,6 +298,8 @@ impl Task {
             by_vfork: false,
             run: Run::Running,
             pending: None,
+            awaits: None,
+            unframed: None,
             after: Registers::default(),
             raw: Registers::default(),
             held: Vec::new(),
@@ -310,10 +326,13 @@ impl Task {
         (self.after, self.raw, self.at_point) = (after, raw, false);
     }
 
-    /// Whether the system call it is in may sleep; `None` when it is in none.
-    pub(crate) fn may_block(&self) -> Option<bool> {
-        let pending = self.pending.as_ref()?;
-        Some(kernel::may_block(pending.call.nr, &pending.call.args))
+    /// Whether the system call it is in may sleep, as its end may, which waits for others of its namespace; `None` when it is in
+    /// neither.
+    pub(crate) fn may_sleep(&self) -> Option<bool> {
+        match &self.pending {
+            Some(pending) => Some(kernel::may_block(pending.call.nr, &pending.call.args)),
+            None => self.exiting.as_ref().map(|_| true),
+        }
     }
 }
 

@@ -151,6 +151,9 @@ impl Session {
         if !adrift && self.chaos.as_ref().is_some_and(|chaos| chaos.is_starving(tid)) {
             return false;
         }
+        if self.tasks.get(&tid).is_some_and(|task| task.waits_for_call(self.core.timer.now())) {
+            return false;
+        }
         let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.is_shared());
         let first = |task: &Task| task.runs_on_shared_memory() || task.adrift && task.host != tid;
         !sharing || !self.tasks.values().any(first)
@@ -166,7 +169,7 @@ impl Session {
         }
         if let Some((tid, _)) = self.turn
             && self.others_ready(tid)
-            && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_block)
+            && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_sleep)
         {
             return self.poll(tid, may_block).map_err(cannot_wait);
         }

@@ -45,6 +45,7 @@ fn recorded(text: &str, exit_code: i32) -> (Outcome, Vec<Event>) {
         command: vec![binary.into()],
         output: dir.path().join("trace"),
         paranoid: true,
+        linger: None,
         chaos: None,
     };
     let outcome = record(&options).expect("a recording");

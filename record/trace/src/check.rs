@@ -5,8 +5,9 @@ use std::fs::File;
 use guest::FileId;
 
 use crate::event::{Event, Fact};
-use crate::files::{KeptFile, hash_file};
+use crate::files::KeptFile;
 use crate::reader::Trace;
+use crate::sparse;
 use crate::ticks::Moments;
 use crate::validate::{Problem, Violation};
 
@@ -69,8 +70,8 @@ fn check_data(trace: &Trace, event: &Event) -> Result<(), crate::ReadError> {
 
 fn check_file(trace: &Trace, file: FileId, kept: &KeptFile) -> Option<Problem> {
     let path = trace.file_path(file).ok()?;
-    let Ok(mut open) = File::open(path) else { return Some(Problem::FileMissing { file }) };
-    match hash_file(&mut open) {
+    let Ok(open) = File::open(path) else { return Some(Problem::FileMissing { file }) };
+    match sparse::hash(&open) {
         Err(error) => Some(Problem::Unreadable { what: format!("kept file {file} cannot be read: {error}") }),
         Ok((_, size)) if size != kept.size => {
             Some(Problem::FileSize { file, found: size, expected: kept.size })

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,13 +14,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use guest::FileId;
 use serde::{Deserialize, Serialize};
 
+use crate::sparse::{self, CopyError};
+
 /// A file's times are believed to tell its contents only when it was last changed this long before, in nanoseconds.
 const SETTLED: i128 = 2_000_000_000;
 
 /// A kept file, in order of [`FileId`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptFile {
-    /// BLAKE3 of the contents, and the name under `files/`.
+    /// BLAKE3 of the contents (of 1 GiB and more: of its chunks of 1 MiB that are not all zero, see `sparse`), and the name under `files/`.
     pub hash: [u8; 32],
     /// Length in bytes.
     pub size: u64,
@@ -207,12 +209,12 @@ fn copy_named(
 ) -> Result<([u8; 32], u64), KeepError> {
     let write = |source| KeepError::Write { path: temporary.to_owned(), source };
     let _ = fs::remove_file(temporary);
-    let mut copy = File::options().read(true).write(true).create_new(true).open(temporary).map_err(write)?;
+    let copy = File::options().read(true).write(true).create_new(true).open(temporary).map_err(write)?;
     copy_contents(file, &copy).map_err(|failed| match failed {
         CopyError::Read(source) => KeepError::Read { path: path.to_owned(), source },
         CopyError::Write(source) => write(source),
     })?;
-    let (hash, size) = hash_file(&mut copy).map_err(write)?;
+    let (hash, size) = sparse::hash(&copy).map_err(write)?;
     copy.set_permissions(Permissions::from_mode(0o444)).map_err(write)?;
     let place = folder.join(blake3::Hash::from_bytes(hash).to_hex().as_str());
     fs::rename(temporary, &place).map_err(write)?;
@@ -227,12 +229,6 @@ fn remember(store: &Path, identity: &Identity, hash: &[u8; 32]) -> io::Result<()
     fs::rename(temporary, place)
 }
 
-/// Which side of a copy failed.
-enum CopyError {
-    Read(io::Error),
-    Write(io::Error),
-}
-
 /// Makes `to` hold what `from` holds: by reflink, else by copying.
 fn copy_contents(from: &File, to: &File) -> Result<(), CopyError> {
     use std::os::fd::AsRawFd;
@@ -242,36 +238,7 @@ fn copy_contents(from: &File, to: &File) -> Result<(), CopyError> {
     if cloned == 0 {
         return Ok(());
     }
-    // Positioned reads: the descriptor's offset may be shared with the recorded program.
-    let mut buffer = vec![0; 1 << 20];
-    let mut at = 0;
-    loop {
-        use std::os::unix::fs::FileExt;
-        let n = match from.read_at(&mut buffer, at) {
-            Ok(0) => return Ok(()),
-            Ok(n) => n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(CopyError::Read(error)),
-        };
-        to.write_all_at(&buffer[..n], at).map_err(CopyError::Write)?;
-        at += n as u64;
-    }
-}
-
-/// BLAKE3 and length of an open file.
-pub(crate) fn hash_file(file: &mut File) -> io::Result<([u8; 32], u64)> {
-    file.seek(SeekFrom::Start(0))?;
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 1 << 18];
-    let mut size = 0;
-    loop {
-        let n = file.read(&mut buffer)?;
-        if n == 0 {
-            return Ok((*hasher.finalize().as_bytes(), size));
-        }
-        hasher.update(&buffer[..n]);
-        size += n as u64;
-    }
+    sparse::copy(from, to)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@
 //! - `codec`: an event's bytes
 //! - `validate`: what must hold of events
 //! - `writer`, `reader`: the directory, written and read
+//! - `sparse`: copies and hashes of files with holes
 //! - `files`: kept files and the store that traces share
 //! - `dir`: where traces live
 //! - `landmarks`: the end, the exit and the fatal signal as moments
@@ -35,6 +36,7 @@ mod frame;
 mod header;
 mod landmarks;
 mod reader;
+mod sparse;
 mod ticks;
 mod validate;
 mod writer;

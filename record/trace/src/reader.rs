@@ -13,9 +13,10 @@ use guest::{EventId, FileId, GuestRange};
 use crate::codec::{self, Context};
 use crate::dir::STOPPED;
 use crate::event::{Data, Event, PayloadRef};
-use crate::files::{KeptFile, hash_file};
+use crate::files::KeptFile;
 use crate::frame::{FrameError, FrameReader, Head, Kind, Stream};
 use crate::header::{Header, Summary, Trailer, Version};
+use crate::sparse;
 use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
 use crate::writer::Footprint;
 
@@ -257,7 +258,7 @@ impl Trace {
         let path = self.file_path(file)?;
         let verified = || self.0.verified.lock().unwrap_or_else(PoisonError::into_inner);
         if !verified().contains(&file) {
-            let hashed = File::open(&path).and_then(|mut open| hash_file(&mut open));
+            let hashed = File::open(&path).and_then(|open| sparse::hash(&open));
             let (hash, _) = hashed.map_err(|source| ReadError::File { path: path.clone(), source })?;
             if hash != self.file(file)?.hash {
                 return Err(ReadError::Changed { path });

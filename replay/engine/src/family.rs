@@ -175,9 +175,9 @@ impl Object {
 
     /// An object with a file's contents.
     fn of_file(path: &Path, number: Option<u64>) -> Result<Self, HostError> {
-        let mut from = File::open(path).map_err(failed("open"))?;
-        let mut file = memory_file(c"backstory-object")?;
-        io::copy(&mut from, &mut file).map_err(failed("copy"))?;
+        let from = File::open(path).map_err(failed("open"))?;
+        let file = memory_file(c"backstory-object")?;
+        copy_data(&from, &file).map_err(failed("copy"))?;
         Ok(Self { file, number })
     }
 
@@ -191,6 +191,30 @@ impl Object {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Self::of_file(Path::new(&path), self.number).map(Rc::new)
     }
+}
+
+/// Makes an empty file hold what another does, its holes left out.
+fn copy_data(from: &File, to: &File) -> io::Result<()> {
+    let len = from.metadata()?.len();
+    to.set_len(len)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        match nix::unistd::lseek(from, at as i64, nix::unistd::Whence::SeekData) {
+            Ok(data) => at = data as u64,
+            Err(nix::errno::Errno::ENXIO) => break,
+            // A file system that does not know of holes.
+            Err(_) => {}
+        }
+        let want = buffer.len().min((len - at) as usize);
+        let read = from.read_at(&mut buffer[..want], at)?;
+        if read == 0 {
+            break;
+        }
+        to.write_all_at(&buffer[..read], at)?;
+        at += read as u64;
+    }
+    Ok(())
 }
 
 /// Objects by number, as long as a mapping shows them.

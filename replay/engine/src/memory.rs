@@ -25,6 +25,13 @@ pub(crate) fn host_prot(prot: Prot) -> u64 {
     Prot { read: prot.read || prot.exec, exec: false, ..prot }.bits()
 }
 
+/// The range of a line of `/proc/PID/maps`.
+fn host_mapping(line: &str) -> Option<GuestRange> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok().map(GuestAddr);
+    Some(GuestRange { start: hex(start)?, end: hex(end)? })
+}
+
 impl Space {
     /// Unmaps all of the guest's memory.
     ///
@@ -192,7 +199,14 @@ impl Space {
             (true, true) => libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP,
         };
         let args = [from.start.0, from.len(), to.len(), flags as u64, to.start.0, 0];
-        self.host_call(to, "mremap", libc::SYS_mremap, args)?;
+        match self.host_call(to, "mremap", libc::SYS_mremap, args) {
+            Err(MapError::Host { source: HostError::Call { source, .. }, .. })
+                if source.raw_os_error() == Some(libc::EFAULT) && !from.is_empty() =>
+            {
+                self.remap_pieces(from, to, flags)?;
+            }
+            result => drop(result?),
+        }
         self.lost(to);
         if from.is_empty() {
             self.areas.insert(to, area);
@@ -205,6 +219,36 @@ impl Space {
         }
         self.areas.insert(to, area);
         Ok(())
+    }
+
+    /// Where the recorded kernel had one mapping and the host has several: each goes by itself, and the last one gets what `to` is
+    /// longer than `from`.
+    fn remap_pieces(&mut self, from: GuestRange, to: GuestRange, flags: i32) -> Result<(), MapError> {
+        let pieces = self.host_pieces(from);
+        let moves = from.start != to.start;
+        let cut = from.start.wrapping_add(to.len());
+        if cut < from.end && flags & libc::MREMAP_DONTUNMAP == 0 {
+            let rest = from.end.0 - cut.0;
+            self.host_call(from, "munmap", libc::SYS_munmap, [cut.0, rest, 0, 0, 0, 0])?;
+        }
+        for (at, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.start < cut) {
+            let last = at + 1 == pieces.len();
+            let old = piece.end.min(cut).0 - piece.start.0;
+            let new = if last && cut > from.end { cut.0 - piece.start.0 } else { old };
+            let target = to.start.wrapping_add(piece.start.0 - from.start.0);
+            if moves || new != old {
+                let args = [piece.start.0, old, new, flags as u64, target.0, 0];
+                self.host_call(to, "mremap", libc::SYS_mremap, args)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The host's mappings in a range, ascending.
+    fn host_pieces(&self, range: GuestRange) -> Vec<GuestRange> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.host.tid())).unwrap_or_default();
+        let all = maps.lines().filter_map(host_mapping);
+        all.filter(|piece| piece.overlaps(range)).map(|piece| piece.intersect(range)).collect()
     }
 
     /// Drops contents (`MADV_DONTNEED`): private pages read as at first again; shared ones keep theirs.
@@ -266,17 +310,13 @@ impl Space {
             return Vec::new();
         }
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.host.tid())).unwrap_or_default();
-        let parse = |line: &str| {
-            let (start, end) = line.split(' ').next()?.split_once('-')?;
-            let hex = |text| u64::from_str_radix(text, 16).ok().map(GuestAddr);
-            Some((hex(end)?, hex(start)?))
-        };
         let grows = |end: GuestAddr| {
             self.areas
                 .at(end.wrapping_sub(1))
                 .is_some_and(|(range, area)| area.grows_down && range.end == end)
         };
-        maps.lines().filter_map(parse).filter(|&(end, _)| grows(end)).collect()
+        let all = maps.lines().filter_map(host_mapping);
+        all.filter(|range| grows(range.end)).map(|range| (range.end, range.start)).collect()
     }
 
     /// Writes as the kernel does: protections do not matter, translations of bytes that change are dropped.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use backstory_oracle::command::{backstory, complaint, guest_stderr, recorder, shell_code};
+use backstory_oracle::command::{backstory, complaint, guest_stderr, shell_code};
 
 use crate::process::{End, run};
 
@@ -54,7 +54,7 @@ fn verdict(program: &Path, scratch: &Path, limit: Duration, trial: &mut Trial) -
         return Ok(Verdict::Unfit("ends differently natively"));
     }
     let trace = scratch.join("trace");
-    let recorded = run(recorder(&trace, &[program]), scratch, limit)?;
+    let recorded = run(lingering(&trace, program), scratch, limit)?;
     trial.recorded = word(&recorded);
     let End::Ended(recorded) = recorded else {
         return failed("recording", "timed out");
@@ -86,6 +86,13 @@ fn verdict(program: &Path, scratch: &Path, limit: Duration, trial: &mut Trial) -
     }
     fs::remove_dir_all(&trace)?;
     Ok(Verdict::Passed)
+}
+
+/// Records a program, and kills what it leaves behind, as it is killed natively.
+fn lingering(trace: &Path, program: &Path) -> Command {
+    let mut command = backstory(["record", "--linger", "2", "-o"]);
+    command.arg(trace).arg("--").arg(program);
+    command
 }
 
 fn failed(stage: &str, cause: impl AsRef<str>) -> io::Result<Verdict> {

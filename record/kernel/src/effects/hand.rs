@@ -51,6 +51,10 @@ pub(super) fn write(
         Hand::Statmount => statmount(call, mem, ranges)?,
         Hand::LockWord => lock_word(call, ranges),
         Hand::Sysfs => sysfs(call, mem, ranges)?,
+        Hand::SetMm => set_mm(call, ranges),
+        Hand::CounterSize => counter_size(call, ranges),
+        Hand::Bridges => bridges(call, mem, ranges)?,
+        Hand::OldCounters => old_counters(call, mem, ranges)?,
         Hand::Restart => return Err(Failure::Unknown),
     }
     Ok(())
@@ -300,6 +304,44 @@ fn sysfs(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), 
     let [option, _, buffer, ..] = call.args;
     if applies(call, When::Success) && option & 0xffff_ffff == NAME_OF {
         ranges.push(buffer, mem.read_cstr(GuestAddr(buffer), LONGEST)?.len() as u64 + 1);
+    }
+    Ok(())
+}
+
+fn set_mm(call: &Call, ranges: &mut Ranges) {
+    const MAP_SIZE: u64 = 15;
+    let [_, what, address, ..] = call.args;
+    if applies(call, When::Success) && what & 0xffff_ffff == MAP_SIZE {
+        ranges.push(address, 4);
+    }
+}
+
+/// `struct perf_event_attr`: type, size.
+fn counter_size(call: &Call, ranges: &mut Ranges) {
+    if applies(call, When::Failure(Errno::E2BIG)) {
+        ranges.push(call.args[0].wrapping_add(4), 4);
+    }
+}
+
+/// Three words: what is asked, a buffer of 32-bit numbers, its room. The result is how many there are.
+fn bridges(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
+    const LIST: u64 = 1;
+    let words = GuestAddr(call.args[2]);
+    if call.result > 0 && mem.read_u64(words)? == LIST {
+        ranges.push(mem.read_u64(words.wrapping_add(8))?, 4 * call.result as u64);
+    }
+    Ok(())
+}
+
+/// `struct ipt_replace` and `ip6t_replace`: how many counters of 16 bytes, and where to.
+fn old_counters(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
+    const COUNT: u64 = 84;
+    const COUNTERS: u64 = 88;
+    const COUNTER: u64 = 16;
+    let table = GuestAddr(call.args[3]);
+    if applies(call, When::Success) {
+        let count = mem.read_u32(table.wrapping_add(COUNT))?;
+        ranges.push(mem.read_u64(table.wrapping_add(COUNTERS))?, u64::from(count) * COUNTER);
     }
     Ok(())
 }

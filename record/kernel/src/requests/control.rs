@@ -4,7 +4,7 @@
 use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
 use crate::flags::*;
-use crate::row::{Answer, Class, Size};
+use crate::row::{Answer, Class, Hand, Size};
 use crate::structs::*;
 use crate::table::build::*;
 
@@ -109,10 +109,10 @@ const PROCESS: &[Request] = &[
     req(32, "PR_TASK_PERF_EVENTS_ENABLE", &[]),
     req(33, "PR_MCE_KILL", &[int("what"), int("policy")]),
     req(34, "PR_MCE_KILL_GET", &[]),
-    req(35, "PR_SET_MM", &[int("what"), hex("addr")]).emulate(
-        Errno::EPERM,
-        "the bounds of heap and arguments stay as they are; ordinary users get this error anyway",
-    ),
+    req(35, "PR_SET_MM", &[int("what"), hex("addr")])
+        .class(Class::Answer(Answer::SetMm))
+        .hand(Hand::SetMm)
+        .partial("the bounds of the heap stay as they are"),
     req(36, "PR_SET_CHILD_SUBREAPER", &[int("set")]),
     req(37, "PR_GET_CHILD_SUBREAPER", &[wrote("set", INT)]),
     req(38, "PR_SET_NO_NEW_PRIVS", &[int("set")]).class(Class::Answer(Answer::SetNoNewPrivs)),
@@ -136,8 +136,7 @@ const PROCESS: &[Request] = &[
     req(56, "PR_GET_TAGGED_ADDR_CTRL", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(57, "PR_SET_IO_FLUSHER", &[int("set")]),
     req(58, "PR_GET_IO_FLUSHER", &[]),
-    req(59, "PR_SET_SYSCALL_USER_DISPATCH", &[int("mode"), hex("offset"), uint("len"), hex("selector")])
-        .refused("the program intercepts its own system calls"),
+    req(59, "PR_SET_SYSCALL_USER_DISPATCH", &[int("mode"), hex("offset"), uint("len"), hex("selector")]),
     req(60, "PR_PAC_SET_ENABLED_KEYS", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(61, "PR_PAC_GET_ENABLED_KEYS", &[]).emulate(Errno::EINVAL, OTHER_ARCH),
     req(62, "PR_SCHED_CORE", &[]).emulate(Errno::EINVAL, "all tasks run on one core"),
@@ -178,7 +177,7 @@ const ARCH: &[Request] = &[
     req(0x1012, "ARCH_SET_CPUID", &[int("on")]).class(Class::Answer(Answer::SetCpuid)),
     req(0x1021, "ARCH_GET_XCOMP_SUPP", &[wrote("addr", ULONG)]),
     req(0x1022, "ARCH_GET_XCOMP_PERM", &[wrote("addr", ULONG)]),
-    req(0x1023, "ARCH_REQ_XCOMP_PERM", &[int("feature")]).emulate(Errno::EINVAL, TILES),
+    req(0x1023, "ARCH_REQ_XCOMP_PERM", &[int("feature")]).emulate(Errno::EOPNOTSUPP, TILES),
     req(0x1024, "ARCH_GET_XCOMP_GUEST_PERM", &[wrote("addr", ULONG)]),
     req(0x1025, "ARCH_REQ_XCOMP_GUEST_PERM", &[int("feature")]).emulate(Errno::EINVAL, TILES),
     req(0x2001, "ARCH_MAP_VDSO_X32", &[hex("addr")]).emulate(Errno::EINVAL, VDSO),

@@ -25,8 +25,6 @@ const fn wireless(value: u64, name: &'static str) -> Request {
         .emulate(Errno::EOPNOTSUPP, "its commands fill buffers of their own; programs use netlink instead")
 }
 
-const BRIDGES: &str = "its commands fill buffers of their own; programs use netlink instead";
-
 const ROWS: &[Request] = &[
     // Terminals (ioctl_tty(2)).
     req(0x5401, "TCGETS", &[wrote("argp", TERMIOS)]),
@@ -170,8 +168,8 @@ const ROWS: &[Request] = &[
     wireless(0x8b29, "SIOCGIWRETRY"),
     wireless(0x8b2b, "SIOCGIWENCODE"),
     wireless(0x8b2d, "SIOCGIWPOWER"),
-    req(0x8940, "SIOCGIFBR", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, BRIDGES),
-    req(0x8941, "SIOCSIFBR", &[hex("argp")]).emulate(Errno::EOPNOTSUPP, BRIDGES),
+    req(0x8940, "SIOCGIFBR", &[hex("argp")]).hand(Hand::Bridges),
+    req(0x8941, "SIOCSIFBR", &[hex("argp")]).hand(Hand::Bridges),
     req(0x89a0, "SIOCBRADDBR", &[text("name")]),
     req(0x89a1, "SIOCBRDELBR", &[text("name")]),
     req(0x89a2, "SIOCBRADDIF", &[read("argp", IFREQ)]),
@@ -329,6 +327,26 @@ const ROWS: &[Request] = &[
     req(0x5608, "VT_DISALLOCATE", &[int("arg")]),
     // Tunnels.
     req(0x400454ca, "TUNSETIFF", &[both("argp", IFREQ)]),
+    req(0x400454c8, "TUNSETNOCSUM", &[int("arg")]),
+    req(0x400454c9, "TUNSETDEBUG", &[int("arg")]),
+    req(0x400454cd, "TUNSETLINK", &[int("arg")]),
+    req(0x400454d0, "TUNSETOFFLOAD", &[hex("arg")]),
+    req(0x400454d1, "TUNSETTXFILTER", &[hex("argp")]),
+    req(0x800454d3, "TUNGETSNDBUF", &[wrote("argp", INT)]),
+    req(0x400454d4, "TUNSETSNDBUF", &[read("argp", INT)]),
+    req(0x401054d5, "TUNATTACHFILTER", &[read("argp", SOCK_FPROG)]),
+    req(0x401054d6, "TUNDETACHFILTER", &[hex("argp")]),
+    req(0x800454d7, "TUNGETVNETHDRSZ", &[wrote("argp", INT)]),
+    req(0x400454d8, "TUNSETVNETHDRSZ", &[read("argp", INT)]),
+    req(0x400454d9, "TUNSETQUEUE", &[read("argp", IFREQ)]),
+    req(0x400454da, "TUNSETIFINDEX", &[read("argp", UINT)]),
+    req(0x801054db, "TUNGETFILTER", &[wrote("argp", SOCK_FPROG)]),
+    req(0x400454dc, "TUNSETVNETLE", &[read("argp", INT)]),
+    req(0x800454dd, "TUNGETVNETLE", &[wrote("argp", INT)]),
+    req(0x400454de, "TUNSETVNETBE", &[read("argp", INT)]),
+    req(0x800454df, "TUNGETVNETBE", &[wrote("argp", INT)]),
+    req(0x400454e2, "TUNSETCARRIER", &[read("argp", INT)]),
+    req(0x54e3, "TUNGETDEVNETNS", &[]),
     req(0x800454d2, "TUNGETIFF", &[wrote("argp", IFREQ)]),
     req(0x800454cf, "TUNGETFEATURES", &[wrote("argp", UINT)]),
     req(0x400454cb, "TUNSETPERSIST", &[int("arg")]),

@@ -4,6 +4,7 @@
 //! option is listed when it does nothing else to memory; what is not listed is refused.
 
 use crate::errno::Errno;
+use crate::row::Hand;
 
 use super::{Key, Request, Requests, UnknownRequest, request as req};
 
@@ -41,9 +42,9 @@ const GET_ONLY: &[Request] = &[
 ];
 
 const SET_ONLY: &[Request] = &[
-    opt(0, 64, "IPT_SO_SET_REPLACE").refused("it fills counters through a pointer inside its value"),
+    opt(0, 64, "IPT_SO_SET_REPLACE").hand(Hand::OldCounters),
     opt(0, 65, "IPT_SO_SET_ADD_COUNTERS"),
-    opt(41, 64, "IP6T_SO_SET_REPLACE").refused("it fills counters through a pointer inside its value"),
+    opt(41, 64, "IP6T_SO_SET_REPLACE").hand(Hand::OldCounters),
     opt(41, 65, "IP6T_SO_SET_ADD_COUNTERS"),
 ];
 

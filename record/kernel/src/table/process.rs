@@ -123,7 +123,7 @@ pub(super) const ROWS: &[Row] = &[
         "process_vm_writev",
         &[int("pid"), iov_in("local", 2), uint("liovcnt"), hex("remote"), uint("riovcnt"), hex("flags")],
     )
-    .refused("it writes the memory of another process"),
+    .partial("not while the other process runs"),
     row(312, "kcmp", &[int("pid1"), int("pid2"), int("type"), uint("idx1"), uint("idx2")]),
     row(
         314,

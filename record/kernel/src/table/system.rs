@@ -4,7 +4,7 @@ use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
 use crate::requests::{QUOTACTL, QUOTACTL_FD, SYSLOG};
-use crate::row::{Hand, Row, Size};
+use crate::row::{Answer, Class, Hand, Row, Size};
 use crate::structs::*;
 
 const PRIVILEGED: &str = "the program changes the machine, not only itself";
@@ -44,7 +44,9 @@ pub(super) const ROWS: &[Row] = &[
     row(246, "kexec_load", &[hex("entry"), uint("segments"), hex("segment"), hex("flags")])
         .refused(PRIVILEGED),
     row(298, "perf_event_open", &[hex("attr"), int("pid"), int("cpu"), fd("group_fd"), hex("flags")])
-        .emulate(Errno::EACCES, "counters and their ring buffers are not recorded"),
+        .class(Class::Answer(Answer::OpenCounter))
+        .hand(Hand::CounterSize)
+        .partial("counts of the kernel's own events, to be read; others answer EACCES"),
     row(313, "finit_module", &[fd("fd"), text("params"), hex("flags")]).refused(PRIVILEGED),
     row(318, "getrandom", &[out("buf", Size::Result(1)), uint("len"), flags("flags", &GETRANDOM)])
         .waits_unless(2, 1),

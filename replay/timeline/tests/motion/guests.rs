@@ -101,8 +101,13 @@ pub(crate) fn record(scratch: &Path, source: &str) -> Trace {
 /// Records a command into `scratch`.
 pub(crate) fn record_command(scratch: &Path, command: &[&str]) -> Trace {
     let output: PathBuf = scratch.join("trace");
-    let options =
-        Options { command: command.iter().map(Into::into).collect(), output, paranoid: false, chaos: None };
+    let options = Options {
+        command: command.iter().map(Into::into).collect(),
+        output,
+        paranoid: false,
+        linger: None,
+        chaos: None,
+    };
     let outcome = recorder::record(&options).unwrap();
     assert_eq!(outcome.refused, None);
     let trace = Trace::open(&outcome.trace).unwrap();
