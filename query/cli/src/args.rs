@@ -199,8 +199,9 @@ pub(crate) struct Why {
 /// `backstory gdb`
 #[derive(Args, Debug)]
 #[command(after_help = format!("{MOMENTS}\n\nIn gdb, all of `reverse-*` works, and stops at breakpoints of all threads and at signals; \
-     `when` says the moment, `goto MOMENT` goes to one, `monitor ps` lists the processes (the one that runs at \
-     the moment is shown), `monitor help` the rest. Nothing can be changed: a recording is what it is. The exit status is gdb's."))]
+     `when` says the moment, `goto MOMENT` goes to one, `monitor ps` lists the processes and \
+     when they ran (the one that runs at the moment gone to is shown, one at a time; gdb connects again to see another), \
+     `monitor help` the rest. A process is followed over its execs, both ways; `catch exec` stops there. Nothing can be changed: a recording is what it is. The exit status is gdb's."))]
 pub(crate) struct Gdb {
     #[command(flatten)]
     pub(crate) which: WhichOption,
@@ -220,6 +221,10 @@ pub(crate) struct GdbServer {
     /// Open at this moment
     #[arg(long, value_name = "MOMENT", default_value = "@start")]
     pub(crate) at: When,
+    /// After each `monitor` command write there what gdb has to do to see the process shown, by this sysroot; and serve until
+    /// gdb detaches or quits
+    #[arg(long, num_args = 2, value_names = ["FILE", "SYSROOT"])]
+    pub(crate) after: Option<Vec<PathBuf>>,
     /// The Unix socket to listen on
     #[arg(value_name = "SOCKET")]
     pub(crate) socket: PathBuf,

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
-use ::gdb::{Session, SessionError, Sysroot, make_sysroot, serve};
+use ::gdb::{News, Parting, Session, SessionError, Sysroot, make_sysroot, path_in, serve};
 use anyhow::Context;
 use guest::When;
 use timeline::TimelineError;
@@ -27,7 +27,7 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     let scratch = Scratch::new("gdb")?;
     let socket = scratch.path().join("socket");
     let when = args.at.unwrap_or(When::Start);
-    let mut server = start_server(trace.dir(), when, &socket)?;
+    let mut server = start_server(trace.dir(), when, scratch.path(), &socket)?;
     let sysroot = make_sysroot(&trace, scratch.path()).context("cannot link the kept files for gdb")?;
     if let Some(code) = wait_until_ready(&mut server)? {
         return Ok(code);
@@ -38,7 +38,8 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     Ok(exit_code(status.context("cannot run gdb")?))
 }
 
-/// The hidden `backstory gdb-server`: says `ready` on standard output, serves one connection, and leaves.
+/// The hidden `backstory gdb-server`: says `ready` on standard output, serves one connection, or one after the other as gdb
+/// moves from process to process, and leaves.
 pub(crate) fn server(args: &args::GdbServer) -> anyhow::Result<ExitCode> {
     signals::end_with_parent();
     let trace = traces::open(args.which.trace.as_deref())?;
@@ -46,10 +47,34 @@ pub(crate) fn server(args: &args::GdbServer) -> anyhow::Result<ExitCode> {
     let bound = UnixListener::bind(&args.socket);
     let listener = bound.with_context(|| format!("cannot listen on {}", args.socket.display()))?;
     writeln!(std::io::stdout(), "ready")?;
-    let (stream, _) = listener.accept().context("cannot accept gdb's connection")?;
-    serve(&mut session, stream).class(Class::Bug)?;
-    Ok(ExitCode::SUCCESS)
+    if let Some([after, root]) = args.after.as_deref() {
+        session.tell(news(after.clone(), root.clone(), args.socket.clone()));
+    }
+    loop {
+        let (stream, _) = listener.accept().context("cannot accept gdb's connection")?;
+        let parting = serve(&mut session, stream).class(Class::Bug)?;
+        if parting == Parting::Done || args.after.is_none() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
 }
+
+/// Writes for gdb to `after`, which it reads after each of its `monitor` commands, how to see another process: it loads the
+/// executable and connects again. Nothing where it sees the right one.
+fn news(after: PathBuf, root: PathBuf, socket: PathBuf) -> News {
+    News(Box::new(move |exe| {
+        let commands = exe.map_or_else(String::new, |exe| {
+            let exe = path_in(&root, exe);
+            format!("disconnect\nfile {}\ntarget remote {}\n", exe.display(), socket.display())
+        });
+        if let Err(error) = std::fs::write(&after, commands) {
+            tracing::error!(%error, "gdb is not told of the other process");
+        }
+    }))
+}
+
+/// Below the scratch folder: what gdb reads after `monitor` commands.
+const AFTER: &str = "after";
 
 fn find_gdb() -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -75,10 +100,11 @@ impl Drop for Server {
     }
 }
 
-fn start_server(trace: &Path, when: When, socket: &Path) -> anyhow::Result<Server> {
+fn start_server(trace: &Path, when: When, scratch: &Path, socket: &Path) -> anyhow::Result<Server> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(own);
-    command.arg("gdb-server").arg("--trace").arg(trace).arg(format!("--at={when}")).arg(socket);
+    command.arg("gdb-server").arg("--trace").arg(trace).arg(format!("--at={when}"));
+    command.arg("--after").arg(scratch.join(AFTER)).arg(Sysroot::root_below(scratch)).arg(socket);
     let server = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn();
     server.map(Server).context("cannot start the server for gdb")
 }
@@ -97,12 +123,14 @@ fn wait_until_ready(Server(server): &mut Server) -> anyhow::Result<Option<ExitCo
 
 /// What gdb reads first: where files are, what it must not try, and our commands.
 fn write_script(folder: &Path, sysroot: &Sysroot) -> anyhow::Result<PathBuf> {
-    let path = folder.join("commands");
+    let (path, after) = (folder.join("commands"), folder.join(AFTER));
     let text = format!(
-        "set sysroot {}\nset solib-search-path {}\n{COMMANDS}",
+        "set sysroot {}\nset solib-search-path {}\n{}",
         sysroot.root.display(),
-        sysroot.names.display()
+        sysroot.names.display(),
+        COMMANDS.replace("AFTER", &after.display().to_string())
     );
+    std::fs::write(&after, "").with_context(|| format!("cannot write {}", after.display()))?;
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
@@ -120,6 +148,7 @@ set confirm off
 define hookpost-monitor
   maintenance flush register-cache
   maintenance flush dcache
+  source AFTER
   sharedlibrary
 end
 define when

@@ -49,7 +49,10 @@ impl HostIoOpen for Session {
         }
         let path = String::from_utf8_lossy(name);
         let made = match (process_file(&path), self.program()) {
-            (Some("maps"), _) => Some(self.maps().into_bytes()),
+            (Some("maps"), _) => {
+                let maps = self.maps().map_err(|_| HostIoError::Errno(HostIoErrno::EUNKNOWN))?;
+                Some(maps.into_bytes())
+            }
             (Some("cmdline"), Some(program)) => {
                 Some(program.argv.iter().flat_map(|arg| arg.iter().copied().chain([0])).collect())
             }

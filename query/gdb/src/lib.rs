@@ -3,7 +3,8 @@
 //! Nothing of the guest can be changed: writes are refused. Knows nothing of the index.
 //!
 //! - `session`: the moment, the process shown, and how it moves
-//! - `lives`: when each address space lives and runs, and its program
+//! - `lives`: when each process lives and runs in an address space, and its program
+//! - `maps`: the names of mappings
 //! - `arch`, `xsave`: the registers as gdb numbers them
 //! - `files`: the kept files, as gdb reads them through us
 //! - `sysroot`: the kept files, as a gdb on this machine reads them itself
@@ -15,6 +16,7 @@ mod breakpoints;
 mod files;
 mod host_io;
 mod lives;
+mod maps;
 mod monitor;
 mod resume;
 mod server;
@@ -24,6 +26,6 @@ mod target;
 mod xfer;
 mod xsave;
 
-pub use server::{ServeError, serve};
-pub use session::{Session, SessionError};
-pub use sysroot::{Sysroot, make_sysroot};
+pub use server::{Parting, ServeError, serve};
+pub use session::{News, Session, SessionError};
+pub use sysroot::{Sysroot, make_sysroot, path_in};

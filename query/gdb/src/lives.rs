@@ -1,4 +1,4 @@
-//! When each address space of a recording lives and runs, and which program is in it. Read once from the events.
+//! When each process of a recording lives and runs in an address space, and which program is in it. Read once from the events.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -6,6 +6,9 @@ use std::rc::Rc;
 use guest::{EventId, Moment, SpaceId, TaskId, Tid};
 use timeline::Position;
 use trace::{Event, ExecInfo, Fact, Moments, ReadError, SignalAction, Status, Trace};
+
+/// `linux/sched.h`: the new task is a thread of its maker's process.
+const CLONE_THREAD: u64 = 0x1_0000;
 
 /// Stretches of moments in which something ran, in order, not touching each other.
 #[derive(Debug, Default)]
@@ -33,6 +36,15 @@ impl Stretches {
     }
 }
 
+/// A process in an address space. Two are in one while a child of vfork borrows its parent's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Process {
+    /// The space.
+    pub(crate) space: SpaceId,
+    /// The task that brought the process into it.
+    pub(crate) leader: TaskId,
+}
+
 /// How a process leaves its address space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
@@ -40,11 +52,11 @@ pub(crate) enum Ending {
     Recording,
     /// It exits or is killed.
     Exit(Status),
-    /// It executes this program.
-    Exec(String),
+    /// It executes this program, and is this process from then on.
+    Exec(String, Process),
 }
 
-/// One address space over time.
+/// One process in one address space over time.
 #[derive(Debug)]
 pub(crate) struct Life {
     /// When any of its tasks ran.
@@ -57,16 +69,20 @@ pub(crate) struct Life {
     pub(crate) ending: Ending,
     /// The program in it.
     pub(crate) program: Rc<ExecInfo>,
-    /// The process that first lived in it.
+    /// Its process id.
     pub(crate) pid: Tid,
+    /// What it was before it executed the program, and the exec.
+    pub(crate) before: Option<(Process, Position)>,
     /// Where signals struck its tasks (those that ran a handler or killed), and which.
     signals: Vec<(Position, i32)>,
 }
 
-/// All address spaces, and the places that have names.
+/// All processes, and the places that have names.
 #[derive(Debug)]
 pub(crate) struct Lives {
-    spaces: BTreeMap<SpaceId, Life>,
+    all: BTreeMap<Process, Life>,
+    /// The processes of the tasks, by the spaces they were in.
+    members: BTreeMap<(TaskId, SpaceId), Process>,
     /// Before the exit of the command itself.
     pub(crate) exit: Option<Position>,
     /// Before the first fatal signal takes effect.
@@ -103,13 +119,13 @@ impl Lives {
     /// Reads the whole recording.
     pub(crate) fn read(trace: &Trace, moments: &Moments) -> Result<Self, ReadError> {
         let end = Position { moment: moments.total(), event: EventId(trace.len()) };
-        let mut lives = Self { spaces: BTreeMap::new(), exit: None, signal: None, end };
+        let (all, members) = (BTreeMap::new(), BTreeMap::new());
+        let mut lives = Self { all, members, exit: None, signal: None, end };
         let mut population = Population::default();
         for item in trace.events() {
             let (id, event) = item?;
             let at = Position { moment: moments.end(id), event: id };
-            if let Some(life) = population.space_of(event.task).and_then(|space| lives.spaces.get_mut(&space))
-            {
+            if let Some(life) = population.of(event.task).and_then(|process| lives.all.get_mut(&process)) {
                 life.ran.add(moments.start(id), moments.end(id));
                 life.tasks.entry(event.task).or_default().add(moments.start(id), moments.end(id));
             }
@@ -118,30 +134,40 @@ impl Lives {
         Ok(lives)
     }
 
-    /// The life of a space.
-    pub(crate) fn get(&self, space: SpaceId) -> Option<&Life> {
-        self.spaces.get(&space)
+    /// The life of a process.
+    pub(crate) fn get(&self, process: Process) -> Option<&Life> {
+        self.all.get(&process)
+    }
+
+    /// The process of a task, while it is in a space.
+    pub(crate) fn process(&self, task: TaskId, space: SpaceId) -> Option<Process> {
+        self.members.get(&(task, space)).copied()
     }
 
     /// All of them, in order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (SpaceId, &Life)> {
-        self.spaces.iter().map(|(&space, life)| (space, life))
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Process, &Life)> {
+        self.all.iter().map(|(&process, life)| (process, life))
     }
 
     fn follow(&mut self, population: &mut Population, event: &Event, at: Position) {
         match &event.fact {
             Fact::Exec(info) => {
-                self.leave(population, event.task, at, Ending::Exec(info.exe.clone()));
-                population.enter(event.task, event.space);
-                self.begin(event.space, Rc::new((**info).clone()), Tid(info.tid));
+                let process = Process { space: event.space, leader: event.task };
+                let before = population.of(event.task).map(|before| (before, at));
+                self.leave(population, event.task, at, Ending::Exec(info.exe.clone(), process));
+                self.enter(population, event.task, process);
+                self.begin(process, Rc::new((**info).clone()), Tid(info.tid), before);
             }
             Fact::Spawn(info) => {
-                population.enter(info.child, info.space);
-                let parent = population.space_of(event.task).and_then(|space| self.spaces.get(&space));
-                if let Some(program) = parent.map(|life| life.program.clone())
-                    && !info.shares
-                {
-                    self.begin(info.space, program, info.pid);
+                let maker = population.of(event.task);
+                if let Some(process) = maker.filter(|_| info.flags & CLONE_THREAD != 0) {
+                    return self.enter(population, info.child, process);
+                }
+                let process = Process { space: info.space, leader: info.child };
+                self.enter(population, info.child, process);
+                let maker = maker.and_then(|process| self.all.get(&process));
+                if let Some(program) = maker.map(|life| life.program.clone()) {
+                    self.begin(process, program, info.pid, None);
                 }
             }
             Fact::Signal(info)
@@ -150,8 +176,8 @@ impl Lives {
                 if info.action == SignalAction::Fatal {
                     self.signal.get_or_insert(at);
                 }
-                let space = population.space_of(event.task);
-                if let Some(life) = space.and_then(|space| self.spaces.get_mut(&space)) {
+                let process = population.of(event.task);
+                if let Some(life) = process.and_then(|process| self.all.get_mut(&process)) {
                     life.signals.push((at, info.signo));
                 }
             }
@@ -169,17 +195,28 @@ impl Lives {
         }
     }
 
-    fn begin(&mut self, space: SpaceId, program: Rc<ExecInfo>, pid: Tid) {
+    fn enter(&mut self, population: &mut Population, task: TaskId, process: Process) {
+        population.of_task.insert(task, process);
+        self.members.insert((task, process.space), process);
+    }
+
+    fn begin(
+        &mut self,
+        process: Process,
+        program: Rc<ExecInfo>,
+        pid: Tid,
+        before: Option<(Process, Position)>,
+    ) {
         let end = Position { moment: Moment(u64::MAX), event: EventId(u64::MAX) };
         let (ran, tasks) = (Stretches::default(), BTreeMap::new());
         let ending = Ending::Recording;
-        let life = Life { ran, tasks, end, ending, program, pid, signals: Vec::new() };
-        self.spaces.insert(space, life);
+        let life = Life { ran, tasks, end, ending, program, pid, before, signals: Vec::new() };
+        self.all.insert(process, life);
     }
 
     fn leave(&mut self, population: &mut Population, task: TaskId, at: Position, ending: Ending) {
-        if let Some(space) = population.leave(task)
-            && let Some(life) = self.spaces.get_mut(&space)
+        if let Some(process) = population.leave(task)
+            && let Some(life) = self.all.get_mut(&process)
         {
             life.end = at;
             life.ending = ending;
@@ -187,25 +224,21 @@ impl Lives {
     }
 }
 
-/// Which task is in which space.
+/// Which task is of which process.
 #[derive(Debug, Default)]
 struct Population {
-    of_task: BTreeMap<TaskId, SpaceId>,
+    of_task: BTreeMap<TaskId, Process>,
 }
 
 impl Population {
-    fn space_of(&self, task: TaskId) -> Option<SpaceId> {
+    fn of(&self, task: TaskId) -> Option<Process> {
         self.of_task.get(&task).copied()
     }
 
-    fn enter(&mut self, task: TaskId, space: SpaceId) {
-        self.of_task.insert(task, space);
-    }
-
-    /// Takes a task out of its space, which is returned if that was its last task.
-    fn leave(&mut self, task: TaskId) -> Option<SpaceId> {
-        let space = self.of_task.remove(&task)?;
-        (!self.of_task.values().any(|&other| other == space)).then_some(space)
+    /// Takes a task out of its process, which is returned if that was its last task.
+    fn leave(&mut self, task: TaskId) -> Option<Process> {
+        let process = self.of_task.remove(&task)?;
+        (!self.of_task.values().any(|&other| other == process)).then_some(process)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::session::{Session, SessionError};
 const HELP: &str = "\
 monitor when         where we are: the moment, the task, the share of the recording
 monitor goto MOMENT  go to @123456789, @50%, @start, @end, @exit or @signal
-monitor ps           the processes of the recording; go to a moment of one to look at it
+monitor ps           the processes of the recording, and from when to when they ran; go to a moment of one to look at it
 monitor maps         the mappings of the process
 monitor help         this
 ";
@@ -16,7 +16,17 @@ monitor help         this
 impl MonitorCmd for Session {
     fn handle_monitor_cmd(&mut self, command: &[u8], mut out: ConsoleOutput<'_>) -> Result<(), SessionError> {
         let command = String::from_utf8_lossy(command);
+        let shown = self.shown;
         out.write_raw(self.answer(command.trim())?.as_bytes());
+        let exe = self.program().map(|program| program.exe.clone()).filter(|_| self.shown != shown);
+        match (&mut self.news, exe) {
+            (Some(news), exe) => (news.0)(exe.as_deref()),
+            (None, Some(exe)) => {
+                let said = format!("another process runs here: `file target:{exe}` loads its symbols\n");
+                out.write_raw(said.as_bytes());
+            }
+            (None, None) => {}
+        }
         Ok(())
     }
 }
@@ -27,7 +37,7 @@ impl Session {
         match (verb, argument.trim()) {
             ("when", "") => Ok(self.when()),
             ("ps", "") => Ok(self.processes()),
-            ("maps", "") => Ok(self.maps()),
+            ("maps", "") => Ok(self.maps()?),
             ("goto", argument) => self.goto_text(argument),
             ("help" | "", _) => Ok(HELP.to_owned()),
             _ => Ok(format!("no command `{command}`: `monitor help` lists them\n")),
@@ -47,7 +57,6 @@ impl Session {
             Ok(when) => when,
             Err(error) => return Ok(format!("{error}\n")),
         };
-        let before = self.program().map(|program| program.exe.clone());
         match self.goto(when) {
             Ok(_) => {}
             Err(SessionError::Timeline(timeline::TimelineError::When(error))) => {
@@ -55,13 +64,6 @@ impl Session {
             }
             Err(error) => return Err(error),
         }
-        let mut text = self.when();
-        let after = self.program().map(|program| program.exe.clone());
-        if before != after
-            && let Some(exe) = after
-        {
-            text.push_str(&format!("another program runs here: `file target:{exe}` loads its symbols\n"));
-        }
-        Ok(text)
+        Ok(self.when())
     }
 }

@@ -23,29 +23,44 @@ pub enum ServeError {
     Stub(#[from] Box<GdbStubError<SessionError, io::Error>>),
 }
 
+/// How gdb went away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parting {
+    /// It detached or killed: it does not come back.
+    Done,
+    /// It closed the connection: it disconnected, or it is gone.
+    Closed,
+}
+
 /// Serves one gdb on `stream` until it detaches, quits or kills.
-pub fn serve(session: &mut Session, stream: UnixStream) -> Result<(), ServeError> {
+pub fn serve(session: &mut Session, stream: UnixStream) -> Result<Parting, ServeError> {
+    session.connected();
     match talk(session, Wire::new(stream)) {
-        Ok(()) => Ok(()),
-        Err(error) if error.is_connection_error() => Ok(()),
+        Ok(parting) => Ok(parting),
+        Err(error) if error.is_connection_error() => Ok(Parting::Closed),
         Err(error) => Err(Box::new(error).into()),
     }
 }
 
-fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionError, io::Error>> {
+fn talk(session: &mut Session, wire: Wire) -> Result<Parting, GdbStubError<SessionError, io::Error>> {
     let stub = GdbStub::builder(wire).packet_buffer_size(PACKET).build();
-    let Ok(stub) = stub else { return Ok(()) };
+    let Ok(stub) = stub else { return Ok(Parting::Closed) };
     let mut machine = stub.run_state_machine(session)?;
     loop {
         machine = match machine {
             GdbStubStateMachine::Idle(mut stub) => match stub.borrow_conn().read() {
                 Ok(byte) => stub.incoming_data(session, byte)?,
-                Err(_) => return Ok(()),
+                Err(_) => return Ok(Parting::Closed),
             },
             GdbStubStateMachine::Running(mut stub) => {
                 let motion = session.motion;
                 let halt = session.go(motion, &mut || stub.borrow_conn().interrupted());
                 match halt {
+                    Ok(Halt::Exec) => {
+                        let packet = exec_packet(session);
+                        stub.borrow_conn().say_instead(packet);
+                        stub.report_stop(session, signal(session, Signal::SIGTRAP))?
+                    }
                     Ok(halt) => {
                         if let Some(remark) = session.remark(halt) {
                             stub.borrow_conn().say(&remark);
@@ -62,7 +77,7 @@ fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionErr
                 // It came too late: what it was meant for had stopped by itself.
                 stub.interrupt_handled(session, None::<MultiThreadStopReason<u64>>)?
             }
-            GdbStubStateMachine::Disconnected(_) => return Ok(()),
+            GdbStubStateMachine::Disconnected(_) => return Ok(Parting::Done),
         };
     }
 }
@@ -71,7 +86,7 @@ fn talk(session: &mut Session, wire: Wire) -> Result<(), GdbStubError<SessionErr
 fn reason(session: &Session, halt: Halt) -> MultiThreadStopReason<u64> {
     let tid = session.current_tid().and_then(thread).unwrap_or(session.pid);
     match halt {
-        Halt::Done => signal(session, Signal::SIGTRAP),
+        Halt::Done | Halt::Exec => signal(session, Signal::SIGTRAP),
         Halt::Breakpoint => MultiThreadStopReason::SwBreak(tid),
         Halt::Watchpoint(met) => {
             MultiThreadStopReason::Watch { tid, kind: met.kind, addr: met.watch.range.start.0 }
@@ -81,6 +96,25 @@ fn reason(session: &Session, halt: Halt) -> MultiThreadStopReason<u64> {
         Halt::End => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::End },
         Halt::Start => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::Begin },
     }
+}
+
+/// The stop by which gdb learns that the process is another program from now on, and loads its symbols. The library does not have
+/// it.
+fn exec_packet(session: &Session) -> String {
+    let exe = session.program().map_or("", |program| &program.exe);
+    let tid = session.current_tid().and_then(thread).unwrap_or(session.pid);
+    format!("T05exec:{};thread:p{:x}.{tid:x};", hex(exe), session.pid)
+}
+
+/// Bytes of text as the protocol has them.
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A packet with its checksum.
+fn packet(body: &str) -> Vec<u8> {
+    let sum = body.bytes().fold(0u8, u8::wrapping_add);
+    format!("${body}#{sum:02x}").into_bytes()
 }
 
 fn signal(session: &Session, signal: Signal) -> MultiThreadStopReason<u64> {
@@ -131,14 +165,19 @@ struct Wire {
     out: Vec<u8>,
     read: Vec<u8>,
     at: usize,
+    /// Where in `out` a packet begins that goes in another form, and which.
+    instead: Option<(usize, String)>,
 }
+
+/// How the reply begins in which a server says what it can do.
+const CAPABILITIES: &[u8] = b"$PacketSize=";
 
 /// What gdb sends to interrupt.
 const INTERRUPT: u8 = 3;
 
 impl Wire {
     fn new(stream: UnixStream) -> Self {
-        Self { stream, out: Vec::new(), read: Vec::new(), at: 0 }
+        Self { stream, out: Vec::new(), read: Vec::new(), at: 0, instead: None }
     }
 
     /// Waits for bytes; `Ok(false)` if there are none and it must not wait.
@@ -163,10 +202,29 @@ impl Wire {
 
     /// Has gdb print `text`: an `O` packet, which it takes while it waits for a stop.
     fn say(&mut self, text: &str) {
-        let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let body = format!("O{hex}");
-        let sum = body.bytes().fold(0u8, u8::wrapping_add);
-        self.out.extend_from_slice(format!("${body}#{sum:02x}").as_bytes());
+        self.out.extend_from_slice(&packet(&format!("O{}", hex(text))));
+    }
+
+    /// The next packet goes as this one.
+    fn say_instead(&mut self, body: String) {
+        self.instead = Some((self.out.len(), body));
+    }
+
+    /// Puts in what the library cannot say: execs as stops, and that we have them.
+    fn amend(&mut self) {
+        if let Some((at, body)) = self.instead.take() {
+            self.out.truncate(at);
+            self.out.extend_from_slice(&packet(&body));
+        }
+        // Behind acknowledgements at most.
+        let at = self.out.iter().take_while(|&&byte| byte == b'+').count();
+        let body = self.out.get(at..).filter(|packet| packet.starts_with(CAPABILITIES));
+        let body = body.and_then(|packet| std::str::from_utf8(&packet[1..]).ok()?.split_once('#'));
+        if let Some((body, _)) = body {
+            let amended = packet(&format!("{body};exec-events+"));
+            self.out.truncate(at);
+            self.out.extend_from_slice(&amended);
+        }
     }
 
     /// Whether gdb has interrupted, or gone, since it was asked last. Takes the interrupt.
@@ -196,6 +254,7 @@ impl Connection for Wire {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.amend();
         self.stream.set_nonblocking(false)?;
         io::Write::write_all(&mut self.stream, &self.out)?;
         self.out.clear();

@@ -7,7 +7,8 @@ use trace::{ExecInfo, ReadError, Status, Trace};
 
 use crate::arch::RegisterFile;
 use crate::files::Files;
-use crate::lives::{Ending, Life, Lives};
+use crate::lives::{Ending, Life, Lives, Process};
+use crate::maps;
 use crate::target::thread;
 
 /// Instructions run between two looks at whether gdb wants to interrupt.
@@ -54,6 +55,8 @@ pub(crate) enum Halt {
     Signal(i32),
     /// gdb interrupted it.
     Interrupted,
+    /// Where the process has just begun to be another program, or (backwards) still is the one before.
+    Exec,
     /// Where the process ends, or the recording.
     End,
     /// Where the process begins.
@@ -68,15 +71,29 @@ pub(crate) struct Watchpoint {
     pub(crate) kind: gdbstub::target::ext::breakpoints::WatchKind,
 }
 
+/// Told after every `monitor` command: the executable of the process that is shown now, where gdb has to connect again to see
+/// that it is another one.
+pub struct News(pub Box<Tell>);
+
+/// What is told.
+type Tell = dyn FnMut(Option<&str>);
+
+impl std::fmt::Debug for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("News")
+    }
+}
+
 /// A timeline with gdb's breakpoints and its idea of a process.
 #[derive(Debug)]
 pub struct Session {
     timeline: Timeline,
     lives: Lives,
     pub(crate) files: Files,
-    /// The address space that gdb is shown.
-    shown: SpaceId,
-    /// The process id that gdb is told: it would take another one for another process that it has to attach to.
+    /// The process that gdb is shown.
+    pub(crate) shown: Process,
+    /// The process id that gdb is told, which stays as long as it is connected: it would take another one for another process
+    /// that it has to attach to.
     pub(crate) pid: Pid,
     pub(crate) breakpoints: Vec<GuestAddr>,
     pub(crate) watchpoints: Vec<Watchpoint>,
@@ -88,6 +105,8 @@ pub struct Session {
     stopped: Option<TaskId>,
     /// Where gdb was last told of a signal.
     told: Option<Position>,
+    /// Who can have gdb connect again.
+    pub(crate) news: Option<News>,
 }
 
 impl Session {
@@ -96,7 +115,7 @@ impl Session {
         let timeline = Timeline::open(trace)?;
         let lives = Lives::read(trace, timeline.moments())?;
         let mut session = Self {
-            shown: SpaceId(0),
+            shown: Process { space: SpaceId(0), leader: TaskId(0) },
             pid: Pid::MIN,
             files: Files::new(trace),
             timeline,
@@ -107,10 +126,27 @@ impl Session {
             alone: false,
             stopped: None,
             told: None,
+            news: None,
         };
         session.goto(when)?;
-        session.pid = session.life().and_then(|life| thread(life.pid)).unwrap_or(Pid::MIN);
+        session.connected();
         Ok(session)
+    }
+
+    /// A gdb that connects now is told the process id of the process shown, and has set nothing yet.
+    pub(crate) fn connected(&mut self) {
+        self.pid = self.own_pid();
+        self.breakpoints.clear();
+        self.watchpoints.clear();
+    }
+
+    /// Has `news` told when gdb has to connect again.
+    pub fn tell(&mut self, news: News) {
+        self.news = Some(news);
+    }
+
+    fn own_pid(&self) -> Pid {
+        self.life().and_then(|life| thread(life.pid)).unwrap_or(Pid::MIN)
     }
 
     /// Where it stands.
@@ -131,7 +167,7 @@ impl Session {
     /// The tasks of the process shown, the one that runs next first.
     pub(crate) fn tasks(&self) -> Vec<TaskView> {
         let mut tasks = self.timeline.tasks();
-        tasks.retain(|task| task.space == self.shown);
+        tasks.retain(|task| self.lives.process(task.task, task.space) == Some(self.shown));
         let current = self.stopped.unwrap_or(self.timeline.task());
         tasks.sort_by_key(|task| (task.task != current, task.task));
         tasks
@@ -150,6 +186,12 @@ impl Session {
         self.tasks().first().map(|task| task.tid)
     }
 
+    /// Whether the thread with that id runs the next instruction of all.
+    pub(crate) fn runs_next(&self, tid: usize) -> bool {
+        let mut tasks = self.tasks().into_iter();
+        tasks.any(|task| task.task == self.timeline.task() && usize::try_from(task.tid.0) == Ok(tid))
+    }
+
     /// A task's registers as gdb numbers them.
     pub(crate) fn registers(&self, task: TaskId) -> Result<RegisterFile, TimelineError> {
         Ok(RegisterFile::new(&self.timeline.registers(task)?, &self.timeline.xstate(task)?))
@@ -157,7 +199,7 @@ impl Session {
 
     /// Reads memory of the process shown: as many bytes as there are from `addr` on.
     pub(crate) fn read(&self, addr: GuestAddr, into: &mut [u8]) -> usize {
-        let Some(memory) = self.timeline.memory(self.shown) else { return 0 };
+        let Some(memory) = self.timeline.memory(self.shown.space) else { return 0 };
         match memory.read(addr, into) {
             Ok(()) => into.len(),
             Err(hole) => {
@@ -181,33 +223,22 @@ impl Session {
             Ending::Exit(Status::Killed(killed)) => {
                 format!("backstory: the process ends here, killed by signal {}\n", killed.signo)
             }
-            Ending::Exec(exe) => {
-                format!(
-                    "backstory: the process executes {exe} here; `monitor goto {}` follows it\n",
-                    life.end.moment
-                )
-            }
+            Ending::Exec(exe, _) => format!("backstory: the process executes {exe} here\n"),
         })
     }
 
-    /// The mappings of the process shown, a line each, as `/proc/PID/maps` has them but for the names.
-    pub(crate) fn maps(&self) -> String {
-        let letter = |set: bool, letter: char| if set { letter } else { '-' };
-        let mut text = String::new();
-        for mapping in self.timeline.mappings(self.shown) {
-            let (start, end, prot) = (mapping.range.start.0, mapping.range.end.0, mapping.prot);
-            let (r, w, x) = (letter(prot.read, 'r'), letter(prot.write, 'w'), letter(prot.exec, 'x'));
-            let sharing = if mapping.shared { 's' } else { 'p' };
-            text.push_str(&format!("{start:08x}-{end:08x} {r}{w}{x}{sharing} 00000000 00:00 0\n"));
-        }
-        text
+    /// The mappings of the process shown, as `/proc/PID/maps` has them but for devices and inodes.
+    pub(crate) fn maps(&self) -> Result<String, ReadError> {
+        let position = self.timeline.position();
+        let names = maps::names(self.timeline.trace(), self.shown.space, position.event)?;
+        Ok(maps::lines(&self.timeline.mappings(self.shown.space), &names))
     }
 
     /// The processes of the recording, a line each: when they ran, and their programs.
     pub(crate) fn processes(&self) -> String {
         let mut text = String::new();
-        for (space, life) in self.lives.all() {
-            let mark = if space == self.shown { '*' } else { ' ' };
+        for (process, life) in self.lives.all() {
+            let mark = if process == self.shown { '*' } else { ' ' };
             let Some((from, to)) = life.span() else { continue };
             let (from, to) = (from.to_string(), to.to_string());
             text.push_str(&format!("{mark} {:>7}  {from:>14} to {to:>14}  {}\n", life.pid, life.program.exe));
@@ -235,8 +266,8 @@ impl Session {
                 }
             }
         }
-        if let Some(space) = self.timeline.space_of(self.timeline.task()) {
-            self.shown = space;
+        if let Some(process) = self.running() {
+            self.shown = process;
         }
         Ok(self.moment())
     }
@@ -272,6 +303,43 @@ impl Session {
         self.lives.get(self.shown)
     }
 
+    /// The process of the task that runs next.
+    fn running(&self) -> Option<Process> {
+        self.process_of(self.timeline.task())
+    }
+
+    fn process_of(&self, task: TaskId) -> Option<Process> {
+        self.lives.process(task, self.timeline.space_of(task)?)
+    }
+
+    /// Whether a stop is one of the process shown. A child that borrows its memory meets breakpoints of its own, of which gdb would
+    /// not know; what it does to watched memory counts.
+    fn concerns(&self, reason: StopReason) -> bool {
+        match reason {
+            StopReason::Breakpoint { task } => self.process_of(task) == Some(self.shown),
+            _ => true,
+        }
+    }
+
+    /// At its end: goes on as the program that the process executes there, if it does.
+    fn follow_exec(&mut self) -> Result<Halt, TimelineError> {
+        let Some(Life { ending: Ending::Exec(_, next), end, .. }) = self.life() else {
+            return Ok(Halt::End);
+        };
+        let (next, after) = (*next, Position { event: guest::EventId(end.event.0 + 1), ..*end });
+        self.timeline.seek_position(after)?;
+        (self.shown, self.stopped, self.told) = (next, None, None);
+        Ok(Halt::Exec)
+    }
+
+    /// At its begin: goes back to where the process was the program before, if it was one.
+    fn unfollow_exec(&mut self) -> Result<Option<Halt>, TimelineError> {
+        let Some((before, at)) = self.life().and_then(|life| life.before) else { return Ok(None) };
+        self.timeline.seek_position(at)?;
+        (self.shown, self.stopped, self.told) = (before, None, None);
+        Ok(Some(Halt::Exec))
+    }
+
     /// Where the process shown ends, within the recording.
     fn limit(&self) -> Position {
         let end = Position { moment: self.end(), event: self.lives.end.event };
@@ -282,7 +350,7 @@ impl Session {
         Stops {
             breakpoints: self.breakpoints.clone(),
             watchpoints: self.watchpoints.iter().map(|watchpoint| watchpoint.watch).collect(),
-            spaces: vec![self.shown],
+            spaces: vec![self.shown.space],
         }
     }
 
@@ -295,7 +363,7 @@ impl Session {
     fn step(&mut self, task: TaskId) -> Result<Halt, TimelineError> {
         let (here, limit) = (self.timeline.position(), self.limit());
         if here >= limit {
-            return Ok(Halt::End);
+            return self.follow_exec();
         }
         if self.alone {
             return self.step_alone(task);
@@ -313,9 +381,14 @@ impl Session {
         if next.is_some_and(|next| next.0 == here.moment.0 + 1) {
             stops.breakpoints.clear();
         }
-        let reason = match next {
-            Some(next) => self.timeline.cont_until(&stops, next)?,
-            None => self.timeline.cont_to(&stops, limit)?,
+        let reason = loop {
+            let reason = match next {
+                Some(next) => self.timeline.cont_until(&stops, next)?,
+                None => self.timeline.cont_to(&stops, limit)?,
+            };
+            if self.concerns(reason) {
+                break reason;
+            }
         };
         Ok(self.halt(reason).unwrap_or(Halt::Done))
     }
@@ -384,11 +457,17 @@ impl Session {
         let stops = self.stops();
         loop {
             if self.timeline.position() >= limit {
-                return signal.map_or(Ok(Halt::End), |(at, signo)| self.go_to_signal(at, signo));
+                return match signal {
+                    Some((at, signo)) => self.go_to_signal(at, signo),
+                    None => self.follow_exec(),
+                };
             }
             let slice =
                 Position { moment: Moment(self.moment().0.saturating_add(SLICE)), event: guest::EventId(0) };
             let reason = self.timeline.cont_to(&stops, limit.min(slice))?;
+            if !self.concerns(reason) {
+                continue;
+            }
             if let Some(halt) = self.halt(reason) {
                 return Ok(halt);
             }
@@ -421,9 +500,14 @@ impl Session {
         let stops = self.stops();
         let here = self.timeline.position();
         let signal = self.life().and_then(|life| life.signal_before(here));
-        let reason = match stops.is_empty() {
-            true => Some(StopReason::Start),
-            false => self.timeline.reverse_cont_while(&stops, &mut || !interrupted())?,
+        let reason = loop {
+            let reason = match stops.is_empty() {
+                true => Some(StopReason::Start),
+                false => self.timeline.reverse_cont_while(&stops, &mut || !interrupted())?,
+            };
+            if reason.is_none_or(|reason| self.concerns(reason)) {
+                break reason;
+            }
         };
         let Some(reason) = reason else { return Ok(Halt::Interrupted) };
         let halt = self.halt(reason).filter(|halt| matches!(halt, Halt::Breakpoint | Halt::Watchpoint(_)));
@@ -436,6 +520,9 @@ impl Session {
                 Ok(Halt::Signal(signo))
             }
             (None, None) => {
+                if let Some(halt) = self.unfollow_exec()? {
+                    return Ok(halt);
+                }
                 let first = self.life().and_then(|life| life.ran.next(Moment(0))).unwrap_or_default();
                 self.timeline.seek(first, Bias::NextInstruction)?;
                 Ok(Halt::Start)
@@ -459,8 +546,8 @@ impl Session {
 
     fn at_breakpoint(&self) -> bool {
         let task = self.timeline.task();
-        let here = self.timeline.space_of(task) == Some(self.shown);
-        here && !self.timeline.is_at_point()
+        self.running() == Some(self.shown)
+            && !self.timeline.is_at_point()
             && self.timeline.registers(task).is_ok_and(|regs| self.breakpoints.contains(&regs.pc()))
     }
 

@@ -24,9 +24,16 @@ pub struct Sysroot {
     pub names: PathBuf,
 }
 
+impl Sysroot {
+    /// Where [`make_sysroot`] makes its root.
+    pub fn root_below(folder: &Path) -> PathBuf {
+        folder.join("root")
+    }
+}
+
 /// Makes the links below `folder`. Where a path had several contents in turn, the last one kept counts.
 pub fn make_sysroot(trace: &Trace, folder: &Path) -> io::Result<Sysroot> {
-    let sysroot = Sysroot { root: folder.join("root"), names: folder.join("names") };
+    let sysroot = Sysroot { root: Sysroot::root_below(folder), names: folder.join("names") };
     fs::create_dir_all(&sysroot.root)?;
     fs::create_dir_all(&sysroot.names)?;
     let merged = |name: &&&str| !trace.files().iter().any(|file| file.path.starts_with(&format!("/{name}/")));
@@ -51,19 +58,24 @@ pub fn make_sysroot(trace: &Trace, folder: &Path) -> io::Result<Sysroot> {
     Ok(sysroot)
 }
 
+/// Where the file that was at `path` is in a sysroot whose folder is `root`.
+pub fn path_in(root: &Path, path: &str) -> PathBuf {
+    root.join(inside(path))
+}
+
 /// A recorded path without its root and without steps upwards.
 fn inside(path: &str) -> PathBuf {
     let path = Path::new(path.strip_suffix(" (deleted)").unwrap_or(path));
     path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
 
-/// Makes `at` a link to `kept`. A file where a folder is needed, or the other way round, is left out.
+/// Makes `at` a link to `kept`: a hard one where that can be, for gdb names some files by what symbolic links lead to. A file where a folder is needed, or the other way round, is left out.
 fn link(kept: &Path, at: &Path) -> io::Result<()> {
     if let Some(folder) = at.parent() {
         make_folder(folder)?;
     }
     let _ = fs::remove_file(at);
-    match symlink(kept, at) {
+    match fs::hard_link(kept, at).or_else(|_| symlink(kept, at)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
@@ -119,6 +131,6 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         symlink("usr/lib64", scratch.path().join("lib64")).unwrap();
         link(Path::new("/proc/self/exe"), &scratch.path().join("lib64/ld.so")).unwrap();
-        assert!(scratch.path().join("usr/lib64/ld.so").is_symlink());
+        assert!(fs::symlink_metadata(scratch.path().join("usr/lib64/ld.so")).is_ok());
     }
 }

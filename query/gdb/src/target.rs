@@ -133,8 +133,8 @@ impl SingleRegisterAccess<Tid> for Session {
 impl ThreadExtraInfo for Session {
     fn thread_extra_info(&self, tid: Tid, into: &mut [u8]) -> Result<usize, Self::Error> {
         let program = self.program().map_or("", |program| program.exe.rsplit('/').next().unwrap_or(""));
-        let runs = self.current_tid().and_then(thread) == Some(tid);
-        let text = if runs { format!("{program}, runs next") } else { program.to_owned() };
+        let text =
+            if self.runs_next(tid.get()) { format!("{program}, runs next") } else { program.to_owned() };
         let n = text.len().min(into.len());
         into[..n].copy_from_slice(&text.as_bytes()[..n]);
         Ok(n)

@@ -12,7 +12,7 @@ mod error;
 mod reverse;
 mod timeline;
 
-pub use engine::{Watch, WatchKind};
+pub use engine::{Mapping, Watch, WatchKind};
 pub use error::TimelineError;
 pub use replayer::{Bias, Position, Stops, TaskView};
 pub use timeline::{StopReason, Timeline};
