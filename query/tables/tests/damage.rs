@@ -5,6 +5,8 @@ extern crate store as backstory_store;
 
 use ::granule;
 
+#[path = "../../../record/trace/tests/empty/mod.rs"]
+mod empty;
 #[expect(dead_code, reason = "shared with the tests of the codec")]
 #[path = "../../../index/granule/tests/made/mod.rs"]
 mod made;
@@ -17,7 +19,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use backstory_tables::{Database, Format, OpenError, RenderError};
-use trace::{Header, Machine, Summary, TraceWriter, Version};
 use world::World;
 
 /// Reads every table, and every granule.
@@ -30,19 +31,7 @@ const EVERYTHING: &str = "SELECT * FROM writes; SELECT * FROM calls; SELECT coun
 const STEP: usize = 131;
 
 fn recorded(dir: &Path) {
-    let header = Header {
-        version: Version::CURRENT,
-        uuid: world::UUID,
-        started: 0,
-        argv: vec![b"synthetic".to_vec()],
-        envp: Vec::new(),
-        cwd: "/".to_owned(),
-        machine: Machine::default(),
-        fds: Vec::new(),
-    };
-    let writer = TraceWriter::create_with_store(dir, &header, None).unwrap();
-    let summary = Summary { exit_code: 0, nanos: 0, events: 0, tasks: 0, spaces: 0, refused: None };
-    writer.finish(&summary).unwrap();
+    empty::empty_trace(dir, world::UUID);
     std::fs::copy(World::new(5, 60).folder.path().join("index.db"), dir.join("index.db")).unwrap();
 }
 

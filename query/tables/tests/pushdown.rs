@@ -5,6 +5,8 @@ extern crate store as backstory_store;
 
 use ::granule;
 
+#[path = "../../../record/trace/tests/empty/mod.rs"]
+mod empty;
 #[expect(dead_code, reason = "shared with the tests of the codec")]
 #[path = "../../../index/granule/tests/made/mod.rs"]
 mod made;
@@ -14,7 +16,6 @@ mod world;
 
 use backstory_tables::{Database, Format};
 use rusqlite::types::Value;
-use trace::{Header, Machine, Summary, TraceWriter, Version};
 use world::World;
 
 /// An empty trace whose index is that of a synthetic world.
@@ -28,19 +29,7 @@ fn recording(seed: u64) -> Recording {
     let world = World::new(seed, 2500);
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("trace");
-    let header = Header {
-        version: Version::CURRENT,
-        uuid: world::UUID,
-        started: 0,
-        argv: vec![b"synthetic".to_vec()],
-        envp: Vec::new(),
-        cwd: "/".to_owned(),
-        machine: Machine::default(),
-        fds: Vec::new(),
-    };
-    let writer = TraceWriter::create_with_store(&dir, &header, None).unwrap();
-    let summary = Summary { exit_code: 0, nanos: 0, events: 0, tasks: 0, spaces: 0, refused: None };
-    writer.finish(&summary).unwrap();
+    empty::empty_trace(&dir, world::UUID);
     std::fs::copy(world.folder.path().join("index.db"), dir.join("index.db")).unwrap();
     let database = Database::open(&dir).unwrap();
     Recording { _folder: folder, world, database }

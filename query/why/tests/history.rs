@@ -1,6 +1,9 @@
 //! `why` over a small index made by hand: remapped, moved and forked memory, partial writes, the kernel.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+#[path = "../../../record/trace/tests/empty/mod.rs"]
+mod empty;
+
 use backstory_why::{Answer, Question, Verdict, WhyError, Writer, why};
 use granule::{
     BlockEnd, BlockInterner, BlockShape, Encoder, Frames, RawGranule, StoreAddress, StoreContents,
@@ -10,7 +13,6 @@ use guest::{EventId, GuestAddr, GuestRange, Moment, Prot, SpaceId, TaskId};
 use store::{Facts, ImageRow, MappingRow, MappingSource, NewBlocks, Segment, SpaceRow, SyscallRow, TaskRow};
 use symbols::Expression;
 use tables::Database;
-use trace::{Header, Machine, Summary, TraceWriter, Version};
 
 const UUID: [u8; 16] = *b"made by hand....";
 const CODE: u64 = 0x40_0000;
@@ -154,7 +156,7 @@ impl Script {
     fn finish(mut self) -> (tempfile::TempDir, Database) {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("trace");
-        empty_trace(&dir);
+        empty::empty_trace(&dir, UUID);
         let (mut writer, _) = store::Writer::open(&dir, &UUID).unwrap();
         let mut encoder = Encoder::new().unwrap();
         let used = self.spaces.iter().filter(|raw| !raw.is_empty());
@@ -177,22 +179,6 @@ impl Script {
 
 fn kernel_name(nr: u32) -> &'static str {
     if nr == 1 { "write" } else { "read" }
-}
-
-fn empty_trace(dir: &std::path::Path) {
-    let header = Header {
-        version: Version::CURRENT,
-        uuid: UUID,
-        started: 0,
-        argv: vec![b"prog".to_vec()],
-        envp: Vec::new(),
-        cwd: "/".to_owned(),
-        machine: Machine::default(),
-        fds: Vec::new(),
-    };
-    let writer = TraceWriter::create_with_store(dir, &header, None).unwrap();
-    let summary = Summary { exit_code: 0, nanos: 0, events: 0, tasks: 0, spaces: 0, refused: None };
-    writer.finish(&summary).unwrap();
 }
 
 fn ask(database: &Database, addr: u64, size: Option<u64>, at: Option<u64>) -> Result<Answer, WhyError> {
