@@ -14,14 +14,16 @@ const ROOM: usize = 1024;
 /// This thread, pinned to the processor it was on; dropping it undoes that.
 pub(crate) struct Pinned {
     before: Vec<u8>,
+    cpu: usize,
 }
 
 /// Pins this thread, and with it everything it forks.
 pub(crate) fn pin() -> Result<Pinned, RecordError> {
     let system = |what| move |source| RecordError::System { what, source };
     let before = current().map_err(system("cannot tell which processors may be used"))?;
-    ptrace::pin_to_cpu(ptrace::current_cpu()).map_err(system("cannot stay on one processor"))?;
-    Ok(Pinned { before })
+    let cpu = ptrace::current_cpu();
+    ptrace::pin_to_cpu(cpu).map_err(system("cannot stay on one processor"))?;
+    Ok(Pinned { before, cpu })
 }
 
 impl Pinned {
@@ -29,13 +31,31 @@ impl Pinned {
     pub(crate) fn believed(&self) -> Vec<u8> {
         self.before.clone()
     }
+
+    /// Lets a thread of ours run on all processors but this one, if there is another.
+    pub(crate) fn keep_off(&self, thread: HostTid) {
+        let mut mask = self.before.clone();
+        if let Some(byte) = mask.get_mut(self.cpu / 8) {
+            *byte &= !(1 << (self.cpu % 8));
+        }
+        let mask = if mask.iter().all(|&byte| byte == 0) { &self.before } else { &mask };
+        if let Err(error) = set(thread, mask) {
+            tracing::debug!(%error, "a thread stays on the recorded processor");
+        }
+    }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: the kernel reads the mask, which outlives the call; thread 0 is this one.
-        unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, self.before.len(), self.before.as_ptr()) };
+        let _ = set(HostTid(0), &self.before);
     }
+}
+
+/// Sets the processors a thread may run on; thread 0 is this one.
+fn set(thread: HostTid, mask: &[u8]) -> io::Result<()> {
+    // SAFETY: the kernel reads the mask, which outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, thread.0, mask.len(), mask.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn current() -> io::Result<Vec<u8>> {

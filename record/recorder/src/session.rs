@@ -132,6 +132,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     let first = launch::launch(prepared)?;
     let tid = first.tid();
     let begun = TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|writer| {
+        pinned.keep_off(HostTid(writer.packing_thread()));
         let timer = Timer::start()
             .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
         Ok(Session::new(writer, timer, answers, options, tid))
@@ -434,7 +435,7 @@ impl Session {
         }
         self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {
-            self.core.sink.writer.flush()?;
+            self.core.sink.writer.push()?;
             self.bury_leaders()?;
         }
         self.check_dying(now)

@@ -1,7 +1,8 @@
 //! How an event is written in a frame: registers as differences, extended state without its zeroes, long data elsewhere.
 //! Pure: bytes in, bytes out. Each frame stands alone: differences start from zero registers.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use guest::{Registers, SpaceId, TaskId, XState};
 use serde::{Deserialize, Serialize};
@@ -92,22 +93,22 @@ impl Sparse {
 
 /// An event as it is stored.
 #[derive(Serialize, Deserialize)]
-struct Wire {
+struct Wire<'a> {
     task: TaskId,
     space: SpaceId,
     stop: Stop,
     before: RegsDelta,
     after: RegsDelta,
     xstate: Option<Sparse>,
-    maps: Vec<MapOp>,
-    writes: Vec<MemWrite>,
-    fact: Fact,
+    maps: Cow<'a, [MapOp]>,
+    writes: Cow<'a, [MemWrite]>,
+    fact: Cow<'a, Fact>,
 }
 
 /// The last registers of each task in the current frame.
 #[derive(Clone, Default)]
 pub(crate) struct Context {
-    last: HashMap<TaskId, Registers>,
+    last: BTreeMap<TaskId, Registers>,
 }
 
 impl Context {
@@ -123,20 +124,26 @@ impl Context {
 }
 
 /// Appends `event` to `out`.
-pub(crate) fn encode(context: &mut Context, event: Event, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
-    let before = RegsDelta::between(&context.base(event.task), &event.before);
-    let after = RegsDelta::between(&event.before, &event.after);
-    let xstate = event.xstate.as_ref().map(|x| Sparse::pack(&x.0));
-    let Event { task, space, stop, maps, writes, fact, .. } = event;
-    let wire = Wire { task, space, stop, before, after, xstate, maps, writes, fact };
-    context.last.insert(task, event.after);
+pub(crate) fn encode(context: &mut Context, event: &Event, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    let wire = Wire {
+        task: event.task,
+        space: event.space,
+        stop: event.stop,
+        before: RegsDelta::between(&context.base(event.task), &event.before),
+        after: RegsDelta::between(&event.before, &event.after),
+        xstate: event.xstate.as_ref().map(|x| Sparse::pack(&x.0)),
+        maps: Cow::Borrowed(&event.maps),
+        writes: Cow::Borrowed(&event.writes),
+        fact: Cow::Borrowed(&event.fact),
+    };
+    context.last.insert(event.task, event.after);
     *out = postcard::to_extend(&wire, std::mem::take(out))?;
     Ok(())
 }
 
 /// Takes one event from the front of `bytes`.
 pub(crate) fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8])> {
-    let (wire, rest): (Wire, _) = postcard::take_from_bytes(bytes).ok()?;
+    let (wire, rest): (Wire<'_>, _) = postcard::take_from_bytes(bytes).ok()?;
     let before = wire.before.apply(&context.base(wire.task))?;
     let after = wire.after.apply(&before)?;
     let xstate = match wire.xstate {
@@ -145,6 +152,7 @@ pub(crate) fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Even
     };
     context.last.insert(wire.task, after);
     let Wire { task, space, stop, maps, writes, fact, .. } = wire;
+    let (maps, writes, fact) = (maps.into_owned(), writes.into_owned(), fact.into_owned());
     Some((Event { task, space, stop, before, after, xstate, maps, writes, fact }, rest))
 }
 
@@ -209,7 +217,7 @@ mod tests {
     fn hostile_bytes_never_panic() {
         use crate::validate::{Bounds, Sequence, check_alone};
         let mut good = Vec::new();
-        encode(&mut Context::default(), full(), &mut good).unwrap();
+        encode(&mut Context::default(), &full(), &mut good).unwrap();
         assert_eq!(decode(&mut Context::default(), &good), Some((full(), &[][..])));
         let mut accepted = 0;
         for at in 0..good.len() {

@@ -9,6 +9,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use zstd::zstd_safe::{CParameter, compress_bound};
+
 use crate::header::Version;
 
 /// Bytes of the file prefix.
@@ -20,7 +22,6 @@ pub(crate) const MAX_RAW: u32 = 64 << 20;
 
 const MAGIC: [u8; 8] = *b"BACKSTRY";
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"BSfr");
-const LEVEL: i32 = 3;
 
 /// Which stream a file holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,17 @@ pub(crate) enum Stream {
     Payload = 2,
     /// Retired counts learned by a replay.
     Ticks = 3,
+}
+
+impl Stream {
+    /// How hard a body is packed: zstd's level, and the shortest match it looks for where that is not the level's own.
+    fn effort(self) -> (i32, Option<u32>) {
+        match self {
+            // A program may read as fast as this packs, and what it reads seldom gets much smaller by more effort.
+            Self::Payload => (1, Some(7)),
+            Self::Events | Self::Ticks => (3, None),
+        }
+    }
 }
 
 /// What a frame holds.
@@ -173,6 +185,7 @@ pub(crate) struct FrameWriter {
     path: PathBuf,
     at: u64,
     zip: zstd::bulk::Compressor<'static>,
+    /// The frame that is being made, then what is left of longer ones.
     out: Vec<u8>,
 }
 
@@ -181,17 +194,16 @@ impl FrameWriter {
     pub(crate) fn create(path: &Path, stream: Stream) -> io::Result<Self> {
         let file = File::options().write(true).create_new(true).open(path)?;
         file.write_all_at(&prefix(stream, Version::CURRENT), 0)?;
-        let zip = zstd::bulk::Compressor::new(LEVEL)?;
+        let (level, shortest) = stream.effort();
+        let mut zip = zstd::bulk::Compressor::new(level)?;
+        if let Some(shortest) = shortest {
+            zip.set_parameter(CParameter::MinMatch(shortest))?;
+        }
         Ok(Self { file, path: path.to_owned(), at: PREFIX_LEN, zip, out: Vec::new() })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Bytes written so far.
-    pub(crate) fn len(&self) -> u64 {
-        self.at
     }
 
     /// Appends one frame in one write. After an error the frame may be cut off but nothing before it is harmed, and the
@@ -201,14 +213,16 @@ impl FrameWriter {
         let raw_len = u32::try_from(raw.len()).ok().filter(|&len| len <= MAX_RAW);
         let raw_len =
             raw_len.ok_or_else(|| io::Error::other("a frame would be longer than the format allows"))?;
-        let packed = self.zip.compress(raw)?;
-        let crc = crc32fast::hash(&packed);
-        let head = Head { kind, count, first, raw_len, len: packed.len() as u32, crc, body };
-        self.out.clear();
-        self.out.extend_from_slice(&head.encode());
-        self.out.extend_from_slice(&packed);
-        self.file.write_all_at(&self.out, self.at)?;
-        self.at += self.out.len() as u64;
+        let room = HEAD_LEN as usize + compress_bound(raw.len());
+        if self.out.len() < room {
+            self.out.resize(room, 0);
+        }
+        let (head, packed) = self.out.split_at_mut(HEAD_LEN as usize);
+        let len = self.zip.compress_to_buffer(raw, packed)?;
+        let crc = crc32fast::hash(&packed[..len]);
+        head.copy_from_slice(&Head { kind, count, first, raw_len, len: len as u32, crc, body }.encode());
+        self.file.write_all_at(&self.out[..HEAD_LEN as usize + len], self.at)?;
+        self.at = body + len as u64;
         Ok(())
     }
 

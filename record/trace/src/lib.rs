@@ -17,6 +17,7 @@
 //! - `event`: the event model that recorder, replayer and index share
 //! - `header`: what the recording says about itself
 //! - `frame`: compressed, checksummed frames
+//! - `packer`: the thread that writes them
 //! - `codec`: an event's bytes
 //! - `validate`: what must hold of events
 //! - `writer`, `reader`: the directory, written and read
@@ -35,6 +36,7 @@ mod files;
 mod frame;
 mod header;
 mod landmarks;
+mod packer;
 mod reader;
 mod sparse;
 mod ticks;

@@ -1,5 +1,6 @@
 //! Writes a trace directory. Checks every event before it is written; knows nothing of processes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -14,6 +15,7 @@ use crate::event::{Data, Event, Fact, MapOp, MemWrite, PayloadRef};
 use crate::files::{KeepError, Keeper, KeptFile};
 use crate::frame::{FrameWriter, Kind, Stream};
 use crate::header::{Header, Summary, Trailer};
+use crate::packer::{Files, Frame, Packer};
 use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
 
 /// Data longer than this lies in the payload stream.
@@ -24,8 +26,8 @@ const EVENTS_FRAME: usize = 128 << 10;
 const EVENTS_COUNT: u32 = 8192;
 /// Uncompressed bytes of a payload frame.
 const PAYLOAD_FRAME: usize = 256 << 10;
-/// The longest an event stays unwritten while others come.
-const FLUSH_AFTER: Duration = Duration::from_secs(1);
+/// The longest an event stays here while others come.
+const PUSH_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a trace cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -57,13 +59,12 @@ pub enum WriteError {
 
 /// A trace being written.
 ///
-/// Frames are written when they are full, on [`TraceWriter::flush`], and when an event comes a second or more after the
-/// last flush. The payload an event refers to is always written before the event. A recorder that is about to wait
-/// for long should flush.
+/// Frames are handed to a thread that packs and writes them when they are full, on [`TraceWriter::push`], and when an event comes a
+/// second or more after the last push. The payload an event refers to is always written before the event. A recorder that is
+/// about to wait for long should push. What cannot be written is an error of a later call.
 pub struct TraceWriter {
     dir: PathBuf,
-    events: FrameWriter,
-    payload: FrameWriter,
+    packer: Packer,
     keeper: Keeper,
     /// Kept files that no manifest frame names yet.
     unnamed: Vec<KeptFile>,
@@ -75,7 +76,7 @@ pub struct TraceWriter {
     written: u64,
     data: Vec<u8>,
     data_written: u64,
-    flushed: Instant,
+    pushed: Instant,
 }
 
 impl TraceWriter {
@@ -107,10 +108,10 @@ impl TraceWriter {
         let mut events = FrameWriter::create(&events, Stream::Events).map_err(io(&events))?;
         let bytes = postcard::to_stdvec(header)?;
         events.frame(Kind::Header, 0, 1, &bytes).map_err(io(&dir.join("events")))?;
+        let packer = Packer::start(Files { events, payload }).map_err(io(dir))?;
         Ok(Self {
             dir: dir.to_owned(),
-            events,
-            payload,
+            packer,
             keeper: Keeper::new(files, store),
             unnamed: Vec::new(),
             sequence: Sequence::default(),
@@ -121,7 +122,7 @@ impl TraceWriter {
             written: 0,
             data: Vec::new(),
             data_written: 0,
-            flushed: Instant::now(),
+            pushed: Instant::now(),
         })
     }
 
@@ -135,9 +136,9 @@ impl TraceWriter {
         EventId(self.written + u64::from(self.pending_count))
     }
 
-    /// Bytes written to the event and payload streams so far.
-    pub fn bytes(&self) -> u64 {
-        self.events.len() + self.payload.len()
+    /// The id of the thread that packs and writes: which processors it uses is the caller's affair.
+    pub fn packing_thread(&self) -> i32 {
+        self.packer.thread()
     }
 
     /// Checks an event and appends it. Long data are moved to the payload stream.
@@ -149,16 +150,12 @@ impl TraceWriter {
         self.sequence.follow(event).map_err(invalid)?;
         self.footprint.add_event(event);
 
-        let mut event = event.clone();
-        self.move_out(&mut event.writes)?;
-        if let Fact::Spawn(info) = &mut event.fact {
-            self.move_out(&mut info.writes)?;
-        }
-        codec::encode(&mut self.context, event, &mut self.pending)?;
+        let event = self.moved_out(event)?;
+        codec::encode(&mut self.context, &event, &mut self.pending)?;
         self.pending_count += 1;
         let full = self.pending.len() >= EVENTS_FRAME || self.pending_count >= EVENTS_COUNT;
-        if full || self.flushed.elapsed() >= FLUSH_AFTER {
-            self.flush()?;
+        if full || self.pushed.elapsed() >= PUSH_AFTER {
+            self.push()?;
         }
         Ok(id)
     }
@@ -166,13 +163,14 @@ impl TraceWriter {
     /// Puts bytes into the payload stream, for events that refer to them.
     pub fn payload(&mut self, bytes: &[u8]) -> Result<Data, WriteError> {
         let Ok(len) = u32::try_from(bytes.len()) else {
-            return Err(self.io_error(self.payload.path(), io::Error::other("data of 4 GiB or more")));
+            let source = io::Error::other("data of 4 GiB or more");
+            return Err(WriteError::Io { path: self.dir.join("payload"), source });
         };
         let offset = self.data_written + self.data.len() as u64;
         for piece in bytes.chunks(PAYLOAD_FRAME) {
             self.data.extend_from_slice(piece);
             if self.data.len() >= PAYLOAD_FRAME {
-                self.write_payload()?;
+                self.push_payload()?;
             }
         }
         Ok(Data::Payload(PayloadRef { offset, len }))
@@ -194,27 +192,32 @@ impl TraceWriter {
         Ok(id)
     }
 
-    /// Writes everything so far to the files. Does not wait for the disk.
-    pub fn flush(&mut self) -> Result<(), WriteError> {
-        self.write_payload()?;
+    /// Hands over everything so far to be written, without waiting for that.
+    pub fn push(&mut self) -> Result<(), WriteError> {
+        self.push_payload()?;
         if !self.unnamed.is_empty() {
             let first = u64::from(self.keeper.len()) - self.unnamed.len() as u64;
-            let bytes = postcard::to_stdvec(&self.unnamed)?;
+            let raw = postcard::to_stdvec(&self.unnamed)?;
             let count = self.unnamed.len() as u32;
-            let written = self.events.frame(Kind::Manifest, first, count, &bytes);
-            written.map_err(|source| self.io_error(self.events.path(), source))?;
+            self.packer.hand_over(Frame { kind: Kind::Manifest, first, count, raw })?;
             self.unnamed.clear();
         }
         if self.pending_count > 0 {
-            let written = self.events.frame(Kind::Events, self.written, self.pending_count, &self.pending);
-            written.map_err(|source| self.io_error(self.events.path(), source))?;
-            self.written += u64::from(self.pending_count);
+            let (first, count) = (self.written, self.pending_count);
+            let raw = std::mem::replace(&mut self.pending, self.packer.body());
+            self.written += u64::from(count);
             self.pending_count = 0;
-            self.pending.clear();
             self.context.clear();
+            self.packer.hand_over(Frame { kind: Kind::Events, first, count, raw })?;
         }
-        self.flushed = Instant::now();
-        Ok(())
+        self.pushed = Instant::now();
+        self.packer.check()
+    }
+
+    /// Writes everything so far to the files. Does not wait for the disk.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        self.push()?;
+        self.packer.wait()
     }
 
     /// Leaves the trace incomplete, and notes why beside it if that is still possible.
@@ -226,8 +229,10 @@ impl TraceWriter {
             source = cause.source();
         }
         // What can be written no more is lost; what is there stays readable.
-        let _ = self.flush();
-        let cut = self.events.cut().and_then(|()| self.payload.cut());
+        let _ = self.push();
+        let _ = self.packer.end();
+        let cut =
+            self.packer.files().map_or(Ok(()), |files| files.events.cut().and_then(|()| files.payload.cut()));
         let noted = cut.and_then(|()| fs::write(self.dir.join(STOPPED), line.replace('\n', " ")));
         if let Err(error) = noted {
             tracing::warn!(%error, "why the recording stops cannot be noted");
@@ -244,7 +249,7 @@ impl TraceWriter {
     }
 
     fn complete(&mut self, summary: &Summary) -> Result<(), WriteError> {
-        self.flush()?;
+        self.push()?;
         let counts = [
             ("events", summary.events, self.written),
             ("tasks", u64::from(summary.tasks), u64::from(self.sequence.tasks())),
@@ -257,11 +262,13 @@ impl TraceWriter {
             }
         }
         let trailer = Trailer { summary: summary.clone(), footprint: self.footprint.ranges() };
-        let bytes = postcard::to_stdvec(&trailer)?;
-        let written = self.events.frame(Kind::Summary, self.written, 1, &bytes);
-        written.map_err(|source| self.io_error(self.events.path(), source))?;
-        for stream in [&self.payload, &self.events] {
-            stream.sync().map_err(|source| self.io_error(stream.path(), source))?;
+        let raw = postcard::to_stdvec(&trailer)?;
+        self.packer.hand_over(Frame { kind: Kind::Summary, first: self.written, count: 1, raw })?;
+        self.packer.end()?;
+        let streams = self.packer.files().map(|files| [&files.payload, &files.events]);
+        for stream in streams.into_iter().flatten() {
+            let failed = |source| WriteError::Io { path: stream.path().to_owned(), source };
+            stream.sync().map_err(failed)?;
         }
         Ok(())
     }
@@ -271,10 +278,28 @@ impl TraceWriter {
         (self.sequence.tasks(), self.sequence.spaces())
     }
 
+    /// The event with its long data in the payload stream.
+    fn moved_out<'a>(&mut self, event: &'a Event) -> Result<Cow<'a, Event>, WriteError> {
+        let long = |writes: &[MemWrite]| writes.iter().any(|write| is_long(&write.data));
+        let born = match &event.fact {
+            Fact::Spawn(info) => &info.writes[..],
+            _ => &[],
+        };
+        if !long(&event.writes) && !long(born) {
+            return Ok(Cow::Borrowed(event));
+        }
+        let mut event = event.clone();
+        self.move_out(&mut event.writes)?;
+        if let Fact::Spawn(info) = &mut event.fact {
+            self.move_out(&mut info.writes)?;
+        }
+        Ok(Cow::Owned(event))
+    }
+
     fn move_out(&mut self, writes: &mut [MemWrite]) -> Result<(), WriteError> {
         for write in writes {
             if let Data::Inline(bytes) = &write.data
-                && bytes.len() > INLINE
+                && is_long(&write.data)
             {
                 write.data = self.payload(bytes)?;
             }
@@ -282,21 +307,20 @@ impl TraceWriter {
         Ok(())
     }
 
-    fn write_payload(&mut self) -> Result<(), WriteError> {
+    fn push_payload(&mut self) -> Result<(), WriteError> {
         if self.data.is_empty() {
             return Ok(());
         }
-        let written =
-            self.payload.frame(Kind::Payload, self.data_written, self.data.len() as u32, &self.data);
-        written.map_err(|source| self.io_error(self.payload.path(), source))?;
-        self.data_written += self.data.len() as u64;
-        self.data.clear();
-        Ok(())
+        let (first, count) = (self.data_written, self.data.len() as u32);
+        let raw = std::mem::replace(&mut self.data, self.packer.body());
+        self.data_written += u64::from(count);
+        self.packer.hand_over(Frame { kind: Kind::Payload, first, count, raw })
     }
+}
 
-    fn io_error(&self, path: &Path, source: io::Error) -> WriteError {
-        WriteError::Io { path: path.to_owned(), source }
-    }
+/// Whether data belong in the payload stream.
+fn is_long(data: &Data) -> bool {
+    matches!(data, Data::Inline(bytes) if bytes.len() > INLINE)
 }
 
 /// Every range that was ever mapped, merged.

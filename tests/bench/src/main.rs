@@ -1,7 +1,8 @@
 //! Prints the project's figures: recording, replaying and indexing against a native run, side by side in one run.
 //!
-//! usage: `cargo run --release -p backstory-bench [-- [--runs N] [WORKLOAD...]]` after `cargo build --release`. All figures are
-//! ratios of CPU time (user and system, of every process involved), the smallest of the runs; sizes are bytes.
+//! usage: `cargo run --release -p backstory-bench [-- [--record] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
+//! of CPU time (user and system, of every process involved), the smallest of the runs. `trace KiB` is both streams, without kept
+//! files; `rec MiB` the recorder's own resident set. With `--record` nothing is replayed.
 
 mod measure;
 mod workloads;
@@ -17,25 +18,38 @@ struct Row {
     name: &'static str,
     native: f64,
     record: f64,
+    trace_bytes: u64,
+    record_rss_kib: u64,
+    replayed: Option<Replayed>,
+}
+
+/// Figures of one workload's replay and index.
+struct Replayed {
     replay: f64,
+    /// What the replay's largest process has resident beyond the native one's.
+    extra_rss_kib: u64,
+    index: Indexed,
+}
+
+/// Figures of one workload's index.
+struct Indexed {
     instructions: u64,
-    index_seconds: f64,
-    index_bytes: u64,
-    replay_rss_kib: u64,
-    guest_rss_kib: u64,
+    seconds: f64,
+    bytes: u64,
     why_millis: f64,
     gdb_seconds: f64,
 }
 
 fn main() -> ExitCode {
-    let mut runs = 3;
+    let (mut runs, mut replays) = (3, true);
     let mut only = Vec::new();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--runs" => runs = args.next().and_then(|n| n.parse().ok()).unwrap_or(runs),
+            "--record" => replays = false,
             "--help" | "-h" => {
-                println!("usage: backstory-bench [--runs N] [WORKLOAD...]");
+                println!("usage: backstory-bench [--record] [--runs N] [WORKLOAD...]");
                 return ExitCode::SUCCESS;
             }
             name => only.push(name.to_owned()),
@@ -46,7 +60,7 @@ fn main() -> ExitCode {
         eprintln!("backstory-bench: {} is missing: run `cargo build --release` first", binary.display());
         return ExitCode::from(2);
     }
-    match bench(&binary, runs, &only) {
+    match bench(&binary, runs, replays, &only) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("backstory-bench: {error}");
@@ -55,64 +69,94 @@ fn main() -> ExitCode {
     }
 }
 
-fn bench(binary: &Path, runs: usize, only: &[String]) -> std::io::Result<()> {
+fn bench(binary: &Path, runs: usize, replays: bool, only: &[String]) -> std::io::Result<()> {
     let scratch = tempfile::tempdir()?;
-    println!(
-        "{:<10} {:>8} {:>7} {:>7} {:>9} {:>9} {:>8} {:>9} {:>8} {:>7}",
-        "workload",
-        "native s",
-        "record",
-        "replay",
-        "Minstr",
-        "index M/s",
-        "B/instr",
-        "extra MiB",
-        "why ms",
-        "gdb s"
-    );
+    print!("{:<10} {:>8} {:>7} {:>9} {:>8}", "workload", "native s", "record", "trace KiB", "rec MiB");
+    if replays {
+        print!(
+            " {:>7} {:>9} {:>9} {:>8} {:>9} {:>8} {:>7}",
+            "replay", "Minstr", "index M/s", "B/instr", "extra MiB", "why ms", "gdb s"
+        );
+    }
+    println!();
     let mut rows = Vec::new();
     for workload in workloads::all(scratch.path())? {
         if !only.is_empty() && !only.iter().any(|name| name == workload.name) {
             continue;
         }
-        let row = one(binary, &workload, scratch.path(), runs)?;
+        let row = one(binary, &workload, scratch.path(), runs, replays)?;
         print(&row);
         rows.push(row);
     }
     summary(&rows);
+    println!("starting a recording: {:.1} ms", start_millis(binary, scratch.path(), runs)?);
     Ok(())
 }
 
+/// What recording costs a program that does nothing.
+fn start_millis(binary: &Path, scratch: &Path, runs: usize) -> std::io::Result<f64> {
+    let command = vec!["true".to_owned()];
+    let workload = Workload { name: "true", command, input: None };
+    let row = one(binary, &workload, scratch, runs.max(10), false)?;
+    Ok((row.record - 1.0) * row.native * 1000.0)
+}
+
 fn print(row: &Row) {
-    println!(
-        "{:<10} {:>8.3} {:>7.2} {:>7.2} {:>9.1} {:>9.0} {:>8.3} {:>9.0} {:>8.1} {:>7.2}",
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    print!(
+        "{:<10} {:>8.3} {:>7.3} {:>9} {:>8.0}",
         row.name,
         row.native,
         row.record,
-        row.replay,
-        row.instructions as f64 / 1e6,
-        row.instructions as f64 / 1e6 / row.index_seconds,
-        row.index_bytes as f64 / row.instructions.max(1) as f64,
-        row.replay_rss_kib.saturating_sub(row.guest_rss_kib) as f64 / 1024.0,
-        row.why_millis,
-        row.gdb_seconds,
+        row.trace_bytes / 1024,
+        mib(row.record_rss_kib)
     );
+    if let Some(Replayed { replay, extra_rss_kib, index }) = &row.replayed {
+        print!(
+            " {replay:>7.2} {:>9.1} {:>9.0} {:>8.3} {:>9.0} {:>8.1} {:>7.2}",
+            index.instructions as f64 / 1e6,
+            index.speed(),
+            index.bytes_each(),
+            mib(*extra_rss_kib),
+            index.why_millis,
+            index.gdb_seconds,
+        );
+    }
+    println!();
+}
+
+impl Indexed {
+    /// Millions of instructions indexed in a second.
+    fn speed(&self) -> f64 {
+        self.instructions as f64 / 1e6 / self.seconds
+    }
+
+    /// Bytes of index for an instruction.
+    fn bytes_each(&self) -> f64 {
+        self.bytes as f64 / self.instructions.max(1) as f64
+    }
+}
+
+fn geometric(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value.max(1e-9).ln(), count + 1));
+    (sum / f64::from(count)).exp()
 }
 
 fn summary(rows: &[Row]) {
     if rows.is_empty() {
         return;
     }
-    let geometric = |value: &dyn Fn(&Row) -> f64| {
-        (rows.iter().map(|row| value(row).max(1e-9).ln()).sum::<f64>() / rows.len() as f64).exp()
-    };
-    println!(
-        "geometric mean: record {:.2}, replay {:.2}, index {:.0} M instructions/s, {:.3} bytes per instruction",
-        geometric(&|row| row.record),
-        geometric(&|row| row.replay),
-        geometric(&|row| row.instructions as f64 / 1e6 / row.index_seconds),
-        geometric(&|row| row.index_bytes as f64 / row.instructions.max(1) as f64),
-    );
+    print!("geometric mean: record {:.3}", geometric(rows.iter().map(|row| row.record)));
+    let replayed: Vec<&Replayed> = rows.iter().filter_map(|row| row.replayed.as_ref()).collect();
+    if !replayed.is_empty() {
+        print!(
+            ", replay {:.2}, index {:.0} M instructions/s, {:.3} bytes per instruction",
+            geometric(replayed.iter().map(|r| r.replay)),
+            geometric(replayed.iter().map(|r| r.index.speed())),
+            geometric(replayed.iter().map(|r| r.index.bytes_each())),
+        );
+    }
+    println!();
 }
 
 fn arguments(parts: &[&str], trace: &Path, rest: &[&str]) -> Vec<String> {
@@ -120,7 +164,13 @@ fn arguments(parts: &[&str], trace: &Path, rest: &[&str]) -> Vec<String> {
     parts.iter().map(|p| p.replace("TRACE", &trace)).chain(rest.iter().map(|r| (*r).to_owned())).collect()
 }
 
-fn one(binary: &Path, workload: &Workload, scratch: &Path, runs: usize) -> std::io::Result<Row> {
+fn one(
+    binary: &Path,
+    workload: &Workload,
+    scratch: &Path,
+    runs: usize,
+    replays: bool,
+) -> std::io::Result<Row> {
     let binary = binary.to_string_lossy();
     let command: Vec<&str> = workload.command.iter().map(String::as_str).collect();
     let (mut native, mut record, mut replay) = (Vec::new(), Vec::new(), Vec::new());
@@ -130,34 +180,53 @@ fn one(binary: &Path, workload: &Workload, scratch: &Path, runs: usize) -> std::
         trace = scratch.join(format!("{}-{turn}", workload.name));
         let args = arguments(&[&binary, "record", "-o", "TRACE", "--"], &trace, &command);
         record.push(run(&args, scratch, workload.input.as_deref())?);
-        replay.push(run(&arguments(&[&binary, "replay", "TRACE"], &trace, &[]), scratch, None)?);
+        if replays {
+            replay.push(run(&arguments(&[&binary, "replay", "TRACE"], &trace, &[]), scratch, None)?);
+        }
         if turn + 1 < runs {
             std::fs::remove_dir_all(&trace)?;
         }
     }
-    let index = run(&arguments(&[&binary, "index", "-j", "1", "TRACE"], &trace, &[]), scratch, None)?;
-    let least = |usages: &[Usage]| usages.iter().map(|u| u.cpu).fold(f64::INFINITY, f64::min);
-    let instructions = measure::number(&binary, &trace, "SELECT max(moment) FROM events")?;
-    let target = measure::text(&binary, &trace, "SELECT addr FROM writes ORDER BY moment DESC LIMIT 1")?;
-    let why = |_| run(&arguments(&[&binary, "why", "-t", "TRACE", &target], &trace, &[]), scratch, None);
+    let native_cpu = least(&native);
+    let size = |stream: &str| std::fs::metadata(trace.join(stream)).map(|meta| meta.len());
+    let mut row = Row {
+        name: workload.name,
+        native: native_cpu,
+        record: least(&record) / native_cpu,
+        trace_bytes: size("events")? + size("payload")?,
+        record_rss_kib: record.iter().map(|u| u.own_rss_kib).max().unwrap_or(0),
+        replayed: None,
+    };
+    if replays {
+        let peak = |usages: &[Usage]| usages.iter().map(|u| u.peak_rss_kib).max().unwrap_or(0);
+        row.replayed = Some(Replayed {
+            replay: least(&replay) / native_cpu,
+            extra_rss_kib: peak(&replay).saturating_sub(peak(&native)),
+            index: index(&binary, &trace, scratch)?,
+        });
+    }
+    std::fs::remove_dir_all(&trace)?;
+    Ok(row)
+}
+
+fn least(usages: &[Usage]) -> f64 {
+    usages.iter().map(|usage| usage.cpu).fold(f64::INFINITY, f64::min)
+}
+
+/// Indexes a recording and asks it.
+fn index(binary: &str, trace: &Path, scratch: &Path) -> std::io::Result<Indexed> {
+    let built = run(&arguments(&[binary, "index", "-j", "1", "TRACE"], trace, &[]), scratch, None)?;
+    let target = measure::text(binary, trace, "SELECT addr FROM writes ORDER BY moment DESC LIMIT 1")?;
+    let why = |_| run(&arguments(&[binary, "why", "-t", "TRACE", &target], trace, &[]), scratch, None);
     let whys: Vec<Usage> = (0..5).map(why).collect::<Result<_, _>>()?;
     let gdb = ["-batch", "-ex", "info registers rip"];
     let gdb =
-        run(&arguments(&[&binary, "gdb", "-t", "TRACE", "--at", "@90%", "--"], &trace, &gdb), scratch, None)?;
-    let size = std::fs::metadata(trace.join("index.db"))?.len();
-    let row = Row {
-        name: workload.name,
-        native: least(&native),
-        record: least(&record) / least(&native),
-        replay: least(&replay) / least(&native),
-        instructions,
-        index_seconds: index.cpu,
-        index_bytes: size,
-        replay_rss_kib: replay.iter().map(|u| u.peak_rss_kib).max().unwrap_or(0),
-        guest_rss_kib: native.iter().map(|u| u.peak_rss_kib).max().unwrap_or(0),
+        run(&arguments(&[binary, "gdb", "-t", "TRACE", "--at", "@90%", "--"], trace, &gdb), scratch, None)?;
+    Ok(Indexed {
+        instructions: measure::number(binary, trace, "SELECT max(moment) FROM events")?,
+        seconds: built.cpu,
+        bytes: std::fs::metadata(trace.join("index.db"))?.len(),
         why_millis: median_of(&whys) * 1000.0,
         gdb_seconds: gdb.wall,
-    };
-    std::fs::remove_dir_all(&trace)?;
-    Ok(row)
+    })
 }

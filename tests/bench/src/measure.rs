@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 /// What a finished command and its children used.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,23 @@ pub(crate) struct Usage {
     pub(crate) wall: f64,
     /// Largest resident set of any single process, KiB.
     pub(crate) peak_rss_kib: u64,
+    /// Largest resident set of the command itself without what it started, KiB, as far as it was looked at in time.
+    pub(crate) own_rss_kib: u64,
+}
+
+/// How often the size of a command is looked at. The kernel keeps the peak, so only the last moments can be missed.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The peak of a process's own resident set, KiB, looked at until it is over.
+fn own_peak(pid: u32, over: &Receiver<()>) -> u64 {
+    let mut peak = 0;
+    while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+        peak = peak.max(kib.unwrap_or(0));
+    }
+    peak
 }
 
 /// Runs a command in `dir` with its output thrown away. A non-zero exit is an error.
@@ -33,6 +51,8 @@ pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::R
         .stderr(Stdio::piped())
         .spawn()?;
     let (mut status, pid) = (0, child.id() as i32);
+    let (ended, over) = channel();
+    let looking = std::thread::spawn(move || own_peak(pid as u32, &over));
     let mut errors = child.stderr;
     let mut text = String::new();
     if let Some(pipe) = errors.as_mut() {
@@ -43,6 +63,8 @@ pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::R
         let mut usage: libc::rusage = std::mem::zeroed();
         (libc::wait4(pid, &mut status, 0, &mut usage), usage)
     };
+    drop(ended);
+    let own_rss_kib = looking.join().unwrap_or(0);
     if got != pid {
         return Err(io::Error::last_os_error());
     }
@@ -58,6 +80,7 @@ pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::R
         cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
         wall: start.elapsed().as_secs_f64(),
         peak_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+        own_rss_kib,
     })
 }
 

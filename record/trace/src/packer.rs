@@ -1,0 +1,191 @@
+//! Frames on their way to the files: packed and written by a thread of their own, in the order in which they are handed over.
+//!
+//! So packing takes no time from what is being recorded, where there is another processor. Only so many frames wait; then whoever
+//! hands over the next one waits, too. Knows nothing of what frames hold.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use crate::frame::{FrameWriter, Kind};
+use crate::writer::WriteError;
+
+/// Frames that wait at most.
+const QUEUE: usize = 8;
+
+/// A frame to be written.
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    /// Position of the first item in its stream.
+    pub(crate) first: u64,
+    /// Number of items.
+    pub(crate) count: u32,
+    /// The body as it is before it is packed.
+    pub(crate) raw: Vec<u8>,
+}
+
+enum Job {
+    Write(Frame),
+    /// Everything before it was written, or cannot be.
+    Tell(SyncSender<()>),
+}
+
+/// The files of a trace.
+pub(crate) struct Files {
+    pub(crate) events: FrameWriter,
+    pub(crate) payload: FrameWriter,
+}
+
+impl Files {
+    fn of(&mut self, kind: Kind) -> &mut FrameWriter {
+        if kind == Kind::Payload { &mut self.payload } else { &mut self.events }
+    }
+}
+
+/// Why nothing is written any more.
+struct Failed {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl Failed {
+    fn error(&self) -> WriteError {
+        let source = match self.source.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::new(self.source.kind(), self.source.to_string()),
+        };
+        WriteError::Io { path: self.path.clone(), source }
+    }
+}
+
+enum State {
+    Running {
+        jobs: SyncSender<Job>,
+        thread: JoinHandle<Files>,
+    },
+    Ended(Box<Files>),
+    /// The thread is gone and has taken the files with it.
+    Lost,
+}
+
+/// Writes frames in the background.
+pub(crate) struct Packer {
+    state: State,
+    failed: Arc<OnceLock<Failed>>,
+    /// Bodies that were written, for the next ones.
+    spare: Receiver<Vec<u8>>,
+    thread: i32,
+    path: PathBuf,
+}
+
+impl Packer {
+    /// Begins to write to these files.
+    pub(crate) fn start(files: Files) -> io::Result<Self> {
+        let (jobs, todo) = sync_channel(QUEUE);
+        let (back, spare) = channel();
+        let (tell, told) = sync_channel(1);
+        let failed = Arc::new(OnceLock::new());
+        let path = files.events.path().to_owned();
+        let note = Arc::clone(&failed);
+        let thread = std::thread::Builder::new().name("packer".into()).spawn(move || {
+            let _ = tell.send(nix::unistd::gettid().as_raw());
+            work(files, &todo, &back, &note)
+        })?;
+        let id = told.recv().map_err(|_| io::Error::other("a thread ended at once"))?;
+        Ok(Self { state: State::Running { jobs, thread }, failed, spare, thread: id, path })
+    }
+
+    /// The thread's id.
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// An empty body with room.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        self.spare.try_recv().unwrap_or_default()
+    }
+
+    /// Has a frame written after those before it. An error may be that of an earlier one.
+    pub(crate) fn hand_over(&self, frame: Frame) -> Result<(), WriteError> {
+        self.send(Job::Write(frame))
+    }
+
+    /// Waits until everything that was handed over is written.
+    pub(crate) fn wait(&self) -> Result<(), WriteError> {
+        let (tell, told) = sync_channel(1);
+        self.send(Job::Tell(tell))?;
+        told.recv().map_err(|_| self.lost())?;
+        self.check()
+    }
+
+    /// Writes what was handed over and ends the thread. Tells, too, what could not be written before.
+    pub(crate) fn end(&mut self) -> Result<(), WriteError> {
+        self.join();
+        self.check()?;
+        self.files().map(drop).ok_or_else(|| self.lost())
+    }
+
+    /// The files, once the thread has ended.
+    pub(crate) fn files(&self) -> Option<&Files> {
+        match &self.state {
+            State::Ended(files) => Some(files),
+            State::Running { .. } | State::Lost => None,
+        }
+    }
+
+    /// The error that keeps everything after it from being written, if there was one.
+    pub(crate) fn check(&self) -> Result<(), WriteError> {
+        self.failed.get().map_or(Ok(()), |failed| Err(failed.error()))
+    }
+
+    fn send(&self, job: Job) -> Result<(), WriteError> {
+        self.check()?;
+        match &self.state {
+            State::Running { jobs, .. } => jobs.send(job).map_err(|_| self.lost()),
+            State::Ended(_) | State::Lost => Err(self.lost()),
+        }
+    }
+
+    fn join(&mut self) {
+        self.state = match std::mem::replace(&mut self.state, State::Lost) {
+            State::Running { jobs, thread } => {
+                drop(jobs);
+                thread.join().map_or(State::Lost, |files| State::Ended(Box::new(files)))
+            }
+            other => other,
+        };
+    }
+
+    fn lost(&self) -> WriteError {
+        let source = io::Error::other("the thread that writes it is gone");
+        WriteError::Io { path: self.path.clone(), source }
+    }
+}
+
+impl Drop for Packer {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The thread: after an error it writes nothing more, for that would leave a gap.
+fn work(mut files: Files, todo: &Receiver<Job>, back: &Sender<Vec<u8>>, failed: &OnceLock<Failed>) -> Files {
+    for job in todo {
+        match job {
+            Job::Write(Frame { kind, first, count, mut raw }) => {
+                let file = files.of(kind);
+                if failed.get().is_none()
+                    && let Err(source) = file.frame(kind, first, count, &raw)
+                {
+                    let _ = failed.set(Failed { path: file.path().to_owned(), source });
+                }
+                raw.clear();
+                let _ = back.send(raw);
+            }
+            Job::Tell(tell) => drop(tell.send(())),
+        }
+    }
+    files
+}
