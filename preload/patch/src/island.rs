@@ -58,18 +58,14 @@ impl Examined<'_> {
         let site = self.site.at.0 & !15;
         let both = (1..FAR / 16).flat_map(|step| [site.checked_add(16 * step), site.checked_sub(16 * step)]);
         let starts = both.flatten().filter(|start| text.contains(start));
-        starts.filter(|&start| self.begins_function(start)).find_map(|start| {
+        let is_start = |start: &u64| weight(self.code, *start, self.facts.entries) >= MIN_WEIGHT;
+        starts.filter(is_start).find_map(|start| {
             let around = surroundings(self.code, start, self.facts.entries)?;
             let runs = padding::runs(&mut Sweep::new(self.code), &around);
             let run = runs.into_iter().find(|run| run.end == start)?;
             let hole = self.hole(&around, run, &text, |at| self.jump(at).len() as u64)?;
             (hole.end <= relay.start || relay.end <= hole.start).then_some(hole)
         })
-    }
-
-    /// Whether an instruction certainly begins at an address, behind padding.
-    fn begins_function(&self, at: u64) -> bool {
-        padding::ends_at(self.code, at) && weight(self.code, at, self.facts.entries) >= MIN_WEIGHT
     }
 
     /// As many bytes of a run of padding as `len` wants, starting within `reach`.

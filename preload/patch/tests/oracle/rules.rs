@@ -222,20 +222,40 @@ fn padding_is_unreachable_only_before_its_first_entry() {
             asm.push(rax)
         })
     };
-    let ways: [(&str, Enter<'_>); 5] = [
+    let ways: [(&str, Enter<'_>); 8] = [
         ("jump", &|asm, inside| asm.jmp(inside)),
         ("conditional", &|asm, inside| asm.je(inside)),
         ("loop", &|asm, inside| asm.loop_(inside)),
         ("address", &|asm, inside| asm.lea(rdi, ptr(inside))),
         ("operand", &|asm, inside| asm.mov(rdi, qword_ptr(inside))),
+        ("operand, a byte follows", &|asm, inside| asm.cmp(dword_ptr(inside), 5)),
+        ("operand, two bytes follow", &|asm, inside| asm.cmp(word_ptr(inside), 0x1234)),
+        ("operand, four bytes follow", &|asm, inside| asm.cmp(dword_ptr(inside), 0x1234_5678)),
     ];
     for (name, way) in ways {
-        assert_eq!(entered(6, way).by(Method::Island), Err(Obstacle::NoPadding), "{name}");
-        assert!(entered(7, way).by(Method::Island).is_ok(), "{name}");
+        for room in [0, 6] {
+            assert_eq!(entered(room, way).by(Method::Island), Err(Obstacle::NoPadding), "{name}");
+        }
+        assert!(entered(11, way).by(Method::Island).is_ok(), "{name}");
     }
     let none = |asm: &mut CodeAssembler, _| asm.push(rax);
     assert!(entered(6, &none).by(Method::Island).is_ok());
     assert_eq!(entered(6, &none).knows(10).by(Method::Island), Err(Obstacle::NoPadding));
+}
+
+#[test]
+fn what_follows_is_decoded_up_to_a_start_that_disagrees() {
+    // A byte that is no instruction, and a constant that looks like a return and padding, if one begins at the byte.
+    let build = || {
+        scene(nothing, |asm, _| {
+            asm.ret()?;
+            asm.db(&[0xE8, 0x48, 0xB9, 0x50, 0x50, 0xC3, 0x90, 0x90, 0x90, 0x90, 0x90])?;
+            asm.nops_with_size(2)?;
+            asm.ret()
+        })
+    };
+    works(&build(), Method::Island);
+    fails(&build().knows(4), Method::Island, Obstacle::NoPadding);
 }
 
 #[test]
@@ -275,12 +295,15 @@ fn a_window_is_not_entered() {
             |scene: &Scene| if is_fine { Ok(()) } else { Err(Obstacle::Entered { at: scene.at(offset) }) };
         let short = scene(|asm, _| asm.db(&[0x74, offset as u8]), |asm, _| pushes(asm, 9));
         assert_eq!(short.by(Method::Forward).map(|_| ()), expected(&short), "short branch to {offset}");
-        let far = scene(nothing, |asm, _| {
-            pushes(asm, 40_000)?;
-            asm.db(&[0xE9])?;
-            asm.dd(&[(offset - (2 + 40_000 + 5)) as u32])
-        });
-        assert_eq!(far.by(Method::Forward).map(|_| ()), expected(&far), "long branch to {offset}");
+        // `jmp`, `call`, `jne`, `xbegin`, `lea`
+        for opcode in [&[0xE9][..], &[0xE8], &[0x0F, 0x85], &[0xC7, 0xF8], &[0x48, 0x8D, 0x0D]] {
+            let far = scene(nothing, |asm, _| {
+                pushes(asm, 40_000)?;
+                asm.db(opcode)?;
+                asm.dd(&[(offset - (2 + 40_000 + opcode.len() as i64 + 4)) as u32])
+            });
+            assert_eq!(far.by(Method::Forward).map(|_| ()), expected(&far), "{opcode:x?} to {offset}");
+        }
         let known = scene(mov_number, |asm, _| pushes(asm, 9)).knows(offset);
         assert_eq!(known.by(Method::Forward).map(|_| ()), expected(&known), "known {offset}");
     }
@@ -409,6 +432,9 @@ fn backward_needs_starts_that_agree() {
     fails(&build().knows_nothing(), Method::Backward, unknown);
     // An instruction is known to begin inside of another one.
     fails(&build().knows(-2), Method::Backward, unknown);
+    // One is known from which no row of instructions leads to the site.
+    let over = scene(|asm, _| asm.mov(eax, 0xB800_0027_u32), compare).knows(-1);
+    fails(&over, Method::Backward, unknown);
     // So it is if a branch leads there.
     let branch = scene(number, |asm, _| asm.db(&[0x74, 0xFA, 0xC3]));
     fails(&branch, Method::Backward, unknown);
