@@ -91,7 +91,7 @@ impl Reader<'_> {
             }
             Fact::Signal(info) => self.signal(id, event, info, moment),
             Fact::Exit(status) => self.exit(task, *status, moment),
-            Fact::Exec(_) | Fact::Spawn(_) | Fact::Instruction | Fact::Point(_) => {}
+            Fact::Exec(_) | Fact::Spawn(_) | Fact::Instruction | Fact::Point(_) | Fact::Traced(_) => {}
         }
         Ok(())
     }
@@ -196,6 +196,7 @@ impl Reader<'_> {
             SignalAction::Fatal => ("fatal", None),
             SignalAction::Ignored => ("ignored", None),
             SignalAction::Stopped => ("stopped", None),
+            SignalAction::Traced => ("traced", None),
         };
         let code = info.siginfo.get(SI_CODE..).and_then(|bytes| bytes.first_chunk()).copied();
         let addr = info.siginfo.get(SI_ADDR..).and_then(|bytes| bytes.first_chunk()).copied();

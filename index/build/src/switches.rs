@@ -50,6 +50,7 @@ const fn reason(fact: &Fact) -> &'static str {
         }
         Fact::Instruction | Fact::Point(_) => "preempted",
         Fact::Signal(_) => "signal",
+        Fact::Traced(_) => "traced",
         Fact::Exit(_) => "exit",
     }
 }

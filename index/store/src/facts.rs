@@ -66,6 +66,15 @@ impl Store {
         self.one(sql, event.0, syscall)
     }
 
+    /// The call that `task` was in at an event of another task: the first of its calls that returned behind it.
+    pub fn call_behind(&self, event: EventId, task: TaskId) -> Result<Option<SyscallRow>, QueryError> {
+        let sql = format!(
+            "SELECT event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset \
+             FROM syscalls WHERE event > ?1 AND task = {task} ORDER BY event LIMIT 1"
+        );
+        self.one(&sql, event.0, syscall)
+    }
+
     /// The signal of an event.
     pub fn signal(&self, event: EventId) -> Result<Option<SignalRow>, QueryError> {
         let sql = "SELECT event, moment, task, space, signo, action, handler, pc, code, addr FROM signals \

@@ -64,6 +64,13 @@ fn what(event: &Event) -> String {
         Fact::Signal(info) => format!("{name} {}, {}", info.signo, action(info.action)),
         Fact::Exit(Status::Exited(code)) => format!("{name} with {code}"),
         Fact::Exit(Status::Killed(killed)) => format!("{name} by signal {}", killed.signo),
+        Fact::Traced(info) => match info.request {
+            Some(request) => {
+                let shown = kernel::ptrace_request(request).unwrap_or("ptrace");
+                format!("{name} by task {}: {shown}", info.tracer)
+            }
+            None => format!("{name} by task {} at a system call", info.tracer),
+        },
         Fact::Point(info) => format!(
             "{name} (signal {}, {} pages, {} pieces, {} ns)",
             info.signal,
@@ -81,6 +88,7 @@ fn action(action: SignalAction) -> String {
         SignalAction::Fatal => "fatal".to_owned(),
         SignalAction::Ignored => "ignored".to_owned(),
         SignalAction::Stopped => "stopped".to_owned(),
+        SignalAction::Traced => "shown to its tracer".to_owned(),
     }
 }
 

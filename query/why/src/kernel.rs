@@ -56,6 +56,18 @@ pub(crate) fn writer(
             let place = at.map(|at| code::innermost(database, spot(&at)));
             Ok((plain(put_by_spawn(&info, row), place), stack.unwrap_or_default()))
         }
+        Some(Event { fact: Fact::Traced(info), .. }) => {
+            let call = store.call_behind(event, info.tracer)?;
+            let Some(call) = call else {
+                return Ok((plain(describe_event(database, event)?, None), Vec::new()));
+            };
+            let text = format!("{} by task {}", describe_syscall(&call), call.task);
+            let at = store.at(call.moment)?.filter(|at| at.task == call.task);
+            let spot = |at: &store::ExecutionRow| Spot { space: at.space, moment: at.moment, pc: at.pc };
+            let stack = at.as_ref().map(|at| stack::frames(database, spot(at))).transpose()?;
+            let place = at.map(|at| code::innermost(database, spot(&at)));
+            Ok((plain(text, place), stack.unwrap_or_default()))
+        }
         _ => Ok((plain(describe_event(database, event)?, None), Vec::new())),
     }
 }

@@ -122,6 +122,7 @@ fn class_text(class: Class, support: Support) -> String {
         Class::Exit => "ends the task".into(),
         Class::SignalReturn => "restores from the signal frame".into(),
         Class::Emulate(errno) => format!("answers {errno}"),
+        Class::Trace => "does it for the caller".into(),
         Class::Restrict => "keeps the filter and applies it".into(),
         Class::Adjusted => "runs it, takes out what is hidden".into(),
         Class::Unknown => "lets the kernel say that it does not know it".into(),
@@ -187,7 +188,7 @@ mod tests {
                 Effect::Args => None,
             })
             .collect();
-        assert_eq!(named.len(), 33, "rows whose effect is code");
+        assert_eq!(named.len(), 35, "rows whose effect is code");
         let unique: BTreeSet<Hand> = named.into_iter().collect();
         assert_eq!(unique, Hand::ALL.into_iter().collect(), "each is named by a row");
     }

@@ -87,9 +87,12 @@ pub fn needs_space(class: Class, nr: u32, args: &[u64; 6], mem: &dyn GuestMemory
         Class::Map(_) => true,
         Class::Spawn => spawn_flags(nr, args, mem) & CLONE_VFORK == 0,
         Class::MayBlock | Class::Exec | Class::Exit | Class::SignalReturn | Class::Unknown => false,
-        Class::Plain | Class::Emulate(_) | Class::Restrict | Class::Answer(_) | Class::Adjusted => {
-            may_write(nr, args)
-        }
+        Class::Plain
+        | Class::Emulate(_)
+        | Class::Restrict
+        | Class::Answer(_)
+        | Class::Trace
+        | Class::Adjusted => may_write(nr, args),
     }
 }
 
@@ -198,6 +201,8 @@ mod tests {
         check("prctl", &[26, 2], Ok(Class::Answer(Answer::SetTsc)));
         check("prctl", &[22, 2], Ok(Class::Restrict));
         check("seccomp", &[1, 0, 0x1000], Ok(Class::Restrict));
+        check("ptrace", &[0], Ok(Class::Trace));
+        check("ptrace", &[0x4206, 77, 0, 1], Ok(Class::Trace));
         check("fork", &[], Ok(Class::Spawn));
         check("clone", &[0x0120_0011], Ok(Class::Spawn));
         check("clone", &[0x4111], Ok(Class::Spawn));
@@ -268,11 +273,8 @@ mod tests {
         );
         check(
             "ptrace",
-            &[0],
-            Err(
-                "ptrace(PTRACE_TRACEME) is not supported: the program traces another one, which the recorder traces \
-                 already",
-            ),
+            &[25, 77],
+            Err("ptrace(PTRACE_GET_THREAD_AREA) is not supported: 32-bit segments are not modelled"),
         );
         let untraced = decide(number("clone3"), &[0x1000, 88, 0, 0, 0, 0], &Word(0x80_0000)).unwrap_err();
         assert_eq!(

@@ -65,7 +65,7 @@ pub use errno::Errno;
 pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
 pub use format::format_call;
-pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest};
+pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest, ptrace_request};
 pub use row::{
     Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Row, Size, Struct, Support, When,
 };

@@ -41,6 +41,11 @@ pub static ALL: [&Requests; 18] = [
     &MODIFY_LDT,
 ];
 
+/// The name of a `ptrace` request.
+pub fn ptrace_request(number: u32) -> Option<&'static str> {
+    PTRACE.all().find(|request| request.value == u64::from(number)).map(|request| request.name)
+}
+
 /// The requests of one call.
 #[derive(Debug)]
 pub struct Requests {
@@ -162,6 +167,10 @@ impl Request {
 
     const fn map(self, call: MapCall) -> Self {
         Self { class: Class::Map(call), ..self }
+    }
+
+    const fn trace(self) -> Self {
+        self.class(Class::Trace)
     }
 
     const fn class(self, class: Class) -> Self {

@@ -180,6 +180,8 @@ pub enum Class {
     Adjusted,
     /// Lets it run, and stops the recording unless the kernel does not know the request either: see [`crate::answered_unknown`].
     Unknown,
+    /// `ptrace`: the recorder is every task's one tracer, and does for the caller what it asks.
+    Trace,
 }
 
 /// What a recorder answers in the kernel's place. The state is per process (`Dumpable`) or per task (the others), starts as
@@ -314,11 +316,15 @@ pub enum Hand {
     Bridges,
     /// `IPT_SO_SET_REPLACE` and the like: the old table's counters, through a pointer in the new one.
     OldCounters,
+    /// `ptrace(PTRACE_GETREGSET)`: a buffer and its length.
+    RegisterSet,
+    /// `ptrace(PTRACE_ARCH_PRCTL)`: a base that is asked for.
+    SegmentBase,
 }
 
 impl Hand {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Poll,
         Self::Select,
         Self::Recvmsg,
@@ -345,6 +351,8 @@ impl Hand {
         Self::CounterSize,
         Self::Bridges,
         Self::OldCounters,
+        Self::RegisterSet,
+        Self::SegmentBase,
     ];
 }
 

@@ -28,7 +28,7 @@ structs! {
     SIGACTION "sigaction" 32, SIGINFO "siginfo_t" 128, STACK "stack_t" 24, SIGEVENT "sigevent" 64,
     SIGMASK_ARG "sigset_argpack" 16,
     // Processes.
-    RUSAGE "rusage" 144, RLIMIT "rlimit" 16, SCHED_PARAM "sched_param" 4,
+    RUSAGE "rusage" 144, USER_REGS "user_regs_struct" 216, USER_FPREGS "user_fpregs_struct" 512, RLIMIT "rlimit" 16, SCHED_PARAM "sched_param" 4,
     UTSNAME "utsname" 390, SYSINFO "sysinfo" 112, TASK_NAME "char[16]" 16,
     FUTEX_WAITV "futex_waitv" 24, SOCK_FPROG "sock_fprog" 16, SECCOMP_SIZES "seccomp_notif_sizes" 6,
     // Waiting.

@@ -8,17 +8,20 @@
 //! - `tracee`: stopped and running
 //! - `wait`: what a wait reports
 //! - `memory`: remote memory
+//! - `passed`: requests made for somebody else
 //! - `inject`: system calls made in a stopped tracee
 //! - `cpu`: pinning to a processor, CPUID and TSC faulting
 
 mod cpu;
 mod inject;
 mod memory;
+mod passed;
 mod tracee;
 mod wait;
 
 pub use cpu::{current_cpu, pin_to_cpu, set_affinity};
 pub use inject::{InjectError, inject_with_stops, inject_with_trap};
 pub use memory::Memory;
+pub use passed::Data;
 pub use tracee::{Gone, HostTid, Options, Running, Stopped};
 pub use wait::{PtraceEvent, Report, Waited, wait_any, wait_any_or_signal, wait_for, wait_for_or_signal};

@@ -39,6 +39,11 @@ impl Guise {
         self.tsc = TSC_SIGSEGV;
     }
 
+    /// Whether others than root may trace it.
+    pub(crate) fn is_dumpable(&self) -> bool {
+        self.dumpable == 1
+    }
+
     /// Whether `rdtsc` is to raise a SIGSEGV that the guest sees.
     pub(crate) fn tsc_faults(&self) -> bool {
         self.tsc == TSC_SIGSEGV
@@ -118,7 +123,7 @@ fn only_counts(task: &Task, attr: u64) -> bool {
 }
 
 /// Stores what an answer writes; `result`, or `EFAULT`. Only where the guest itself could store.
-fn store(task: &Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
+pub(crate) fn store(task: &Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
     let memory = &task.space.memory;
     let addr = GuestAddr(addr);
     let mut probe = vec![0; bytes.len()];

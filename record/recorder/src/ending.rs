@@ -7,7 +7,7 @@ use ptrace::{HostTid, Report, Stopped, Waited};
 use crate::api::RecordError;
 use crate::session::Session;
 use crate::task::Run;
-use crate::timer;
+use crate::{ptracing, timer};
 
 /// Ticks within which one signal that was sent to a whole process group reaches both the recorder and the command.
 const SETTLE: u32 = 2;
@@ -93,6 +93,7 @@ impl Session {
         self.ready.clear();
         for task in self.tasks.values_mut() {
             task.host.kill();
+            ptracing::let_go(task);
             if let Run::Ready(stopped, _) = std::mem::replace(&mut task.run, Run::Running) {
                 drop(stopped.cont(0));
             }

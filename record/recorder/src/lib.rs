@@ -18,6 +18,7 @@
 //! - `foreign`: memory changed as a file, or from another process
 //! - `follow`: files that private mappings show, and calls change
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
+//! - `ptracing`: tracers of the guest's own
 //! - `output`: writes to the recorded run's standard streams
 //! - `affinity`: one processor for all that is recorded
 //! - `answer`: calls answered from what is kept for the guest
@@ -49,6 +50,7 @@ mod pages;
 mod paranoid;
 mod point;
 mod procfs;
+mod ptracing;
 mod seccomp;
 mod session;
 mod shared;

@@ -1,7 +1,7 @@
 //! Execution points: what is noted of a task that was stopped at an arbitrary instruction, so that a replay can find that
 //! instruction by its state.
 
-use guest::{GuestAddr, PAGE_SIZE, Registers};
+use guest::{GuestAddr, GuestMemory, PAGE_SIZE, Registers};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use ptrace::{HostTid, Report, Stopped};
 use trace::{Event, Fact, KeyPiece, PageSum, PointInfo, Stop};
@@ -11,7 +11,7 @@ use crate::pages::{self, Tracker};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Task, same_place};
-use crate::{procfs, signal};
+use crate::{procfs, ptracing, signal};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -26,8 +26,12 @@ pub(crate) fn on_interrupt(core: &mut Core, task: &mut Task, stopped: Stopped) -
         signal::raise_held(task);
         return Ok((stopped, Resume::Cont(0)));
     }
-    if let Some(end) = repeats(task, &regs) {
-        return run_past(task, stopped, end);
+    let (mut stopped, mut regs) = (stopped, regs);
+    match repeats(task, &regs) {
+        // The breakpoints there are may be its tracer's.
+        Some(_) if ptracing::is_traced(task) => (stopped, regs) = leave_repeated(task, stopped, regs)?,
+        Some(end) => return run_past(task, stopped, end),
+        None => {}
     }
     task.interrupted = false;
     let signal = task.held.first().map_or(0, |held| held.signal);
@@ -42,7 +46,7 @@ pub(crate) fn no_code_ran(task: &Task, regs: &Registers) -> bool {
 }
 
 /// Writes the event of a task that stands at `regs`.
-fn capture(
+pub(crate) fn capture(
     core: &mut Core,
     task: &mut Task,
     stopped: Stopped,
@@ -223,11 +227,7 @@ pub(crate) fn step(task: &Task, mut stopped: Stopped, steps: u64) -> Result<(Sto
         if tells || instruction.is_invalid() || is_repeated(&instruction) {
             return Ok((stopped, false));
         }
-        stopped.step(0)?;
-        stopped = match wait_one(task.host)? {
-            Report::Signal(libc::SIGTRAP, stopped) if is_step(&stopped)? => stopped,
-            report => return Err(StopError::Instead(report)),
-        };
+        (stopped, _) = step_once(task, stopped)?;
     }
     Ok((stopped, true))
 }
@@ -237,6 +237,55 @@ fn is_step(stopped: &Stopped) -> Result<bool, StopError> {
     const TRAP_TRACE: i32 = 2;
     let info = stopped.siginfo()?;
     Ok(i32::from_le_bytes([info[8], info[9], info[10], info[11]]) == TRAP_TRACE)
+}
+
+/// A task that may stand inside an instruction that repeats itself runs to its end.
+pub(crate) fn leave_repeated(
+    task: &Task,
+    mut stopped: Stopped,
+    mut regs: Registers,
+) -> Result<(Stopped, Registers), StopError> {
+    while repeats(task, &regs).is_some() {
+        let at = regs.rip;
+        (stopped, regs) = step_once(task, stopped)?;
+        if regs.rip != at {
+            break;
+        }
+    }
+    Ok((stopped, regs))
+}
+
+/// A tracer stepped a task: to the end of an instruction that repeats itself, and unseen by the program.
+pub(crate) fn after_step(
+    task: &Task,
+    mut stopped: Stopped,
+    mut regs: Registers,
+) -> Result<(Stopped, Registers), StopError> {
+    const TRAP_FLAG: u64 = 1 << 8;
+    let from = task.after;
+    let info = stopped.siginfo()?;
+    while regs.rip == from.rip && repeats(task, &regs).is_some() {
+        (stopped, regs) = step_once(task, stopped)?;
+    }
+    stopped.set_siginfo(&info)?;
+    let mut code = [0; 16];
+    let read = task.space.memory.read_some(from.pc(), &mut code);
+    let instruction = Decoder::with_ip(64, &code[..read], from.rip, DecoderOptions::NONE).decode();
+    if matches!(instruction.mnemonic(), Mnemonic::Pushfq) && from.eflags & TRAP_FLAG == 0 {
+        let pushed = task.space.memory.read_u64(regs.sp())?;
+        task.space.memory.write(regs.sp(), &(pushed & !TRAP_FLAG).to_le_bytes())?;
+    }
+    Ok((stopped, regs))
+}
+
+fn step_once(task: &Task, stopped: Stopped) -> Result<(Stopped, Registers), StopError> {
+    stopped.step(0)?;
+    let stopped = match wait_one(task.host)? {
+        Report::Signal(libc::SIGTRAP, stopped) if is_step(&stopped)? => stopped,
+        report => return Err(StopError::Instead(report)),
+    };
+    let regs = stopped.registers()?;
+    Ok((stopped, regs))
 }
 
 /// Lets a task run to `end`.

@@ -136,6 +136,52 @@ pub(crate) fn parent(tid: HostTid) -> i32 {
     stat_field(tid, 1).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
+/// The process group, -1 if it cannot be told.
+pub(crate) fn group(tid: HostTid) -> i32 {
+    stat_field(tid, 2).and_then(|field| field.parse().ok()).unwrap_or(-1)
+}
+
+/// The CPU times used in user mode and in the kernel, in microseconds (as fine as the clock tick).
+pub(crate) fn times_micros(tid: HostTid) -> [u64; 2] {
+    const TICK_MICROS: u64 = 10_000; // USER_HZ is 100
+    [11, 12]
+        .map(|field| stat_field(tid, field).and_then(|field| field.parse().ok()).unwrap_or(0) * TICK_MICROS)
+}
+
+/// Whether there is such a thread.
+pub(crate) fn exists(tid: HostTid) -> bool {
+    stat_field(tid, 0).is_some()
+}
+
+/// The threads of a process.
+pub(crate) fn threads(process: HostTid) -> Vec<HostTid> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    names.map(HostTid).collect()
+}
+
+/// The children that a thread of a process made.
+pub(crate) fn children(process: HostTid, thread: HostTid) -> Vec<HostTid> {
+    let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/children")).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).map(HostTid).collect()
+}
+
+/// The process that a descriptor of a task's stands for.
+pub(crate) fn of_pidfd(tid: HostTid, fd: i32) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+}
+
+/// The user and group ids of a task: each the real, effective, saved and file-system one.
+pub(crate) fn credentials(tid: HostTid) -> [Vec<u32>; 2] {
+    ["Uid", "Gid"].map(|name| status_numbers(tid, name))
+}
+
+/// A task's real user id.
+pub(crate) fn uid(tid: HostTid) -> u32 {
+    credentials(tid)[0].first().copied().unwrap_or(0)
+}
+
 /// Where the heap begins.
 pub(crate) fn start_brk(tid: HostTid) -> Option<GuestAddr> {
     stat_field(tid, 44).and_then(|field| field.parse().ok()).map(GuestAddr)
@@ -181,12 +227,20 @@ pub(crate) fn process(tid: HostTid) -> Option<HostTid> {
     status_numbers(tid, "Tgid").first().copied().map(HostTid)
 }
 
-/// Whether a task belongs to the first process of a process id namespace, which signals that it has no handler for do not kill.
-pub(crate) fn is_init(tid: HostTid) -> bool {
-    status_numbers(tid, "NStgid").last() == Some(&1)
+/// A task's id as another one's namespace has it; 0 where that does not know it.
+pub(crate) fn seen_by(by: HostTid, tid: HostTid) -> i32 {
+    match ids(by).len() {
+        0 | 1 => tid.0,
+        depth => ids(tid).get(depth - 1).copied().unwrap_or(0),
+    }
 }
 
-fn status_numbers(tid: HostTid, name: &str) -> Vec<i32> {
+/// Whether a task belongs to the first process of a process id namespace, which signals that it has no handler for do not kill.
+pub(crate) fn is_init(tid: HostTid) -> bool {
+    status_numbers::<i32>(tid, "NStgid").last() == Some(&1)
+}
+
+fn status_numbers<N: std::str::FromStr>(tid: HostTid, name: &str) -> Vec<N> {
     let numbers = |line: &str| line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     status_line(tid, name).map_or(Vec::new(), |line| numbers(&line))
 }

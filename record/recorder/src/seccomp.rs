@@ -123,6 +123,8 @@ impl Sandbox {
 pub(crate) enum Denial {
     /// It returns this.
     Returns(i64),
+    /// It is its tracer's to decide, who is told this number; `ENOSYS` where there is none.
+    Trace(u16),
     /// A SIGSYS with this number in `si_errno`.
     Trap(u16),
     /// The end of the thread by SIGSYS.
@@ -141,8 +143,9 @@ impl Denial {
         Some(match word & 0xffff_0000 {
             // Allow, log.
             0x7fff_0000 | 0x7ffc_0000 => return None,
-            // Trace without a tracer, ask a listener where there is none.
-            0x7ff0_0000 | 0x7fc0_0000 => Self::Returns(Errno::ENOSYS.as_result()),
+            0x7ff0_0000 => Self::Trace(data),
+            // Ask a listener where there is none.
+            0x7fc0_0000 => Self::Returns(Errno::ENOSYS.as_result()),
             0x0005_0000 => Self::Returns(-i64::from(data.min(MAX_ERRNO))),
             0x0003_0000 => Self::Trap(data),
             0x0000_0000 => Self::Thread,
@@ -227,6 +230,9 @@ pub(crate) fn deny(
     });
     let ending = |ends| Registers { orig_rax: u64::from(ends as u32), rip: abi::SYSCALL_RETURN, ..regs };
     let (registers, resume) = match denial {
+        Denial::Trace(_) => {
+            (Registers { orig_rax: u64::MAX, rax: Errno::ENOSYS.as_result() as u64, ..regs }, Resume::ToExit)
+        }
         Denial::Returns(result) => {
             (Registers { orig_rax: u64::MAX, rax: result as u64, ..regs }, Resume::ToExit)
         }
@@ -257,6 +263,7 @@ pub(crate) fn on_exit(
     let mut raw = stopped.registers()?;
     let mut info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     match denial {
+        Denial::Trace(_) => info.result = Some(Errno::ENOSYS.as_result()),
         Denial::Returns(result) => info.result = Some(result),
         Denial::Trap(data) => {
             let caller = past_instruction(&task.after);
@@ -408,7 +415,7 @@ mod tests {
             (&[0x7fff_0000, 0x7ffc_0000], None),
             (&[0x7fff_0000, 0x0005_0001, 0x0005_0002], Some(Denial::Returns(-2))),
             (&[0x0005_ffff], Some(Denial::Returns(-4095))),
-            (&[0x7ff0_0001], Some(Denial::Returns(-38))),
+            (&[0x7ff0_0001], Some(Denial::Trace(1))),
             (&[0x7fc0_0000], Some(Denial::Returns(-38))),
             (&[0x0003_0007, 0x0005_0002], Some(Denial::Trap(7))),
             (&[0x0000_0000, 0x0003_0007], Some(Denial::Thread)),

@@ -19,13 +19,14 @@ use crate::command::Prepared;
 use crate::cpuid::Trapping;
 use crate::ending::Requests;
 use crate::output::Streams;
+use crate::ptracing::Tracing;
 use crate::shared::{Identity, Object};
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
 use crate::task::{Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
-use crate::{ending, exec, exit, follow, header, launch, point, procfs, signal, spawn, syscall};
+use crate::{ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall};
 
 /// Ticks of a fair slice.
 const SLICE: u32 = 2;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) spaces: Vec<Weak<Space>>,
     /// Tasks just born, to be adopted by the session.
     pub(crate) newborn: Vec<Task>,
+    /// What concerns tracers of the guest's own.
+    pub(crate) tracing: Tracing,
     /// What was reported of tasks nobody announced yet.
     pub(crate) early: BTreeMap<HostTid, Report>,
     tasks: u32,
@@ -178,6 +181,7 @@ impl Session {
             memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),
+            tracing: Tracing::default(),
             early: BTreeMap::new(),
             tasks: 0,
             space_count: 0,
@@ -256,6 +260,14 @@ impl Session {
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
         self.reported = Some(tid);
+        self.end_wait(tid, &mut report);
+        report = match report {
+            Report::Signal(libc::SIGCHLD, stopped) if self.is_told_otherwise(tid, &stopped) => {
+                self.tasks.get_mut(&tid).into_iter().for_each(|task| task.adrift = true);
+                return self.conclude_and_go_on(tid, Ok((stopped, Resume::Cont(0))));
+            }
+            other => other,
+        };
         match &report {
             Report::Event(PtraceEvent::Exec, stopped) => self.becomes_leader(tid, stopped)?,
             Report::Event(PtraceEvent::Stop, _) | Report::Signal(..) => self.settle(tid)?,
@@ -284,29 +296,58 @@ impl Session {
                 }
                 other => dispatch(&mut self.core, task, other),
             };
-            match result {
-                Ok((stopped, resume)) => {
-                    task.run = Run::Ready(stopped, resume);
-                    self.ready.insert(tid);
-                    while let Some(child) = self.core.newborn.pop() {
-                        self.adopt(child)?;
-                    }
-                    return Ok(());
-                }
-                Err(StopError::Gone(Gone { errno: libc::ESRCH, .. }) | StopError::LeaderEnded) => {
-                    task.run = Run::Running;
-                    return Ok(());
-                }
-                Err(StopError::Gone(gone)) => return Err(RecordError::Bug { what: gone.to_string() }),
-                Err(StopError::Instead(instead)) => report = instead,
-                Err(StopError::Refused(why)) => {
-                    self.refused.get_or_insert(why);
-                    self.kill_all();
-                    return Ok(());
-                }
-                Err(StopError::Fatal(error)) => return Err(error),
+            match self.conclude(tid, result)? {
+                Some(instead) => report = instead,
+                None => return Ok(()),
             }
         }
+    }
+
+    /// What handling a stop came to, or the report that came instead.
+    fn conclude(
+        &mut self,
+        tid: HostTid,
+        result: Result<Next, StopError>,
+    ) -> Result<Option<Report>, RecordError> {
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(None) };
+        match result {
+            Ok((stopped, resume)) => {
+                task.run = Run::Ready(stopped, resume);
+                self.ready.insert(tid);
+                let mut stopped = vec![tid];
+                while let Some(child) = self.core.newborn.pop() {
+                    stopped.push(child.host);
+                    self.adopt(child)?;
+                }
+                stopped.into_iter().try_for_each(|tid| self.after_stop(tid))?;
+            }
+            Err(StopError::Gone(Gone { errno: libc::ESRCH, .. }) | StopError::LeaderEnded) => {
+                task.run = Run::Running;
+            }
+            Err(StopError::Gone(gone)) => return Err(RecordError::Bug { what: gone.to_string() }),
+            Err(StopError::Instead(instead)) => return Ok(Some(instead)),
+            Err(StopError::Refused(why)) => self.refuse(why),
+            Err(StopError::Fatal(error)) => return Err(error),
+        }
+        Ok(None)
+    }
+
+    /// As [`Session::conclude`], dealing with what came instead.
+    pub(crate) fn conclude_and_go_on(
+        &mut self,
+        tid: HostTid,
+        result: Result<Next, StopError>,
+    ) -> Result<(), RecordError> {
+        match self.conclude(tid, result)? {
+            Some(report) => self.report(Waited { tid, report }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the recording because of what the guest did.
+    pub(crate) fn refuse(&mut self, why: String) {
+        self.refused.get_or_insert(why);
+        self.kill_all();
     }
 
     fn killed(&mut self, tid: HostTid, signo: i32, core: bool) -> Result<(), RecordError> {
@@ -321,6 +362,7 @@ impl Session {
     fn ended(&mut self, tid: HostTid, status: Status) -> Result<(), RecordError> {
         self.ready.remove(&tid);
         self.core.live.remove(&tid);
+        self.core.tracing.forget(tid);
         if let Some(chaos) = &mut self.chaos {
             chaos.gone(tid);
         }
@@ -336,7 +378,8 @@ impl Session {
         let writes = exit::last_writes(&self.core, &task);
         let event = Event::in_place(task.id, task.space.id, task.after, Fact::Exit(status));
         self.core.sink.event(&Event { writes, ..event })?;
-        Ok(())
+        self.tracee_gone(&task, status)?;
+        self.tracer_gone(tid)
     }
 
     fn root_ended(&mut self, code: i32) {
@@ -377,6 +420,7 @@ impl Session {
             return Ok(());
         }
         self.zombies.remove(&tid);
+        self.tracing_moves(former, tid);
         self.ended(tid, Status::Exited(0))?;
         let Some(mut task) = self.tasks.remove(&former) else { return Ok(()) };
         self.core.live.remove(&former);
@@ -455,17 +499,34 @@ impl Session {
 fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next, StopError> {
     // Any stop takes the place of the one that was asked for.
     let told_to_stop = std::mem::take(&mut task.interrupted);
+    ptracing::leaves_stop(task);
     if let Report::Seccomp(stopped) | Report::Syscall(stopped) | Report::Event(_, stopped) = &mut report {
         point::ran_past(task, stopped, false)?;
     }
     match report {
+        Report::Event(PtraceEvent::Stop, stopped) if ptracing::is_asked(task) => {
+            ptracing::on_trap(core, task, stopped)
+        }
         Report::Event(PtraceEvent::Stop, stopped) if told_to_stop && task.pending.is_none() => {
             point::on_interrupt(core, task, stopped)
         }
-        Report::Event(PtraceEvent::Exit, stopped) => exit::on_exit(task, stopped),
+        Report::Event(PtraceEvent::Exit, stopped) => {
+            let status = stopped.event_message()?;
+            let next = exit::on_exit(task, stopped)?;
+            ptracing::on_exit(task, status);
+            Ok(next)
+        }
         Report::Seccomp(stopped) => syscall::on_entry(core, task, stopped),
-        Report::Syscall(stopped) => syscall::on_exit(core, task, stopped),
-        Report::Event(PtraceEvent::Exec, stopped) => exec::on_exec(core, task, stopped),
+        Report::Syscall(stopped) => {
+            let made = ptracing::Made::by(task);
+            let next = syscall::on_exit(core, task, stopped)?;
+            ptracing::after_call(task, next, made)
+        }
+        Report::Event(PtraceEvent::Exec, stopped) => {
+            let (made, former) = (ptracing::Made::by(task), stopped.event_message()?);
+            let next = exec::on_exec(core, task, stopped)?;
+            ptracing::after_exec(task, next, former, made)
+        }
         Report::Event(PtraceEvent::Fork | PtraceEvent::Vfork | PtraceEvent::Clone, stopped) => {
             spawn::on_spawn(core, task, stopped)
         }
@@ -479,6 +540,9 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
                 core.requests.met(signal, &stopped, core.timer.now());
             }
             signal::on_signal(core, task, signal, stopped)
+        }
+        Report::Group(signal, stopped) if ptracing::is_traced(task) => {
+            ptracing::on_group_stop(core, task, signal, stopped)
         }
         Report::Group(_, stopped) => Ok((stopped, Resume::Listen)),
         Report::Exited(_) | Report::Killed(..) => Err(StopError::Instead(report)),

@@ -13,7 +13,7 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{exec, filter, image, point, procfs, seccomp, syscall, trap};
+use crate::{exec, filter, image, point, procfs, ptracing, seccomp, syscall, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ enum Disposition {
 
 /// Where a signal landed.
 #[derive(PartialEq, Eq, Debug)]
-enum Place {
+pub(crate) enum Place {
     /// No user code ran since the task's last event.
     AfterEvent,
     /// At an instruction that raised it; the registers are those before that instruction.
@@ -61,7 +61,9 @@ pub(crate) fn on_signal(
         && si_code(&info) == SI_KERNEL
         && let Some(kind) = trap::trapped(core, task, &regs)
     {
-        return trap::on_trapped(core, task, stopped, regs, kind);
+        let next = trap::on_trapped(core, task, stopped, regs, kind)?;
+        ptracing::stepped(task);
+        return Ok(next);
     }
     refuse_foreign_call(signal, &info)?;
     if signal == libc::SIGSYS && si_code(&info) == SYS_USER_DISPATCH && task.pending.is_none() {
@@ -70,10 +72,14 @@ pub(crate) fn on_signal(
     if point::ran_past(task, &mut stopped, signal == libc::SIGTRAP && si_code(&info) == TRAP_HWBKPT)? {
         return point::on_interrupt(core, task, stopped);
     }
-    let again = raised_again(task, signal, &info);
+    let stands_in = ptracing::authentic(core, task, signal, &mut stopped, &mut info)?;
+    let again = if stands_in { None } else { raised_again(task, signal, &info) };
     if let Some(original) = again {
         stopped.set_siginfo(&original)?;
         info = original;
+    }
+    if ptracing::is_traced(task) {
+        return ptracing::on_signal(core, task, signal, info, stopped);
     }
     let place = if again.is_some() { Place::AfterEvent } else { place(task, signal, &info, &regs) };
     let raised = matches!(place, Place::Fault(_));
@@ -95,7 +101,34 @@ pub(crate) fn on_signal(
             return Ok((stopped, Resume::Cont(signal)));
         }
     };
-    let mut event = Event { stop, ..Event::in_place(task.id, task.space.id, before, Fact::Instruction) };
+    let event = Event { stop, ..Event::in_place(task.id, task.space.id, before, Fact::Instruction) };
+    act(core, task, stopped, (signal, disposition), info, event)
+}
+
+/// Delivers the signal that a task is stopped for, or another in its place, as its tracer wants.
+pub(crate) fn inject(
+    core: &mut Core,
+    task: &mut Task,
+    signal: i32,
+    stopped: Stopped,
+) -> Result<Next, StopError> {
+    if signal == libc::SIGKILL || stopped.signal_mask()? & bit(signal) != 0 {
+        return Ok((stopped, Resume::Cont(signal)));
+    }
+    let info = stopped.siginfo()?;
+    let event = Event::in_place(task.id, task.space.id, task.after, Fact::Instruction);
+    act(core, task, stopped, (signal, disposition(task.host, signal, false)?), info, event)
+}
+
+/// What a signal does, `event` being where it landed.
+fn act(
+    core: &mut Core,
+    task: &mut Task,
+    stopped: Stopped,
+    (signal, disposition): (i32, Disposition),
+    info: [u8; 128],
+    mut event: Event,
+) -> Result<Next, StopError> {
     let action = match disposition {
         Disposition::Handler => return deliver(core, task, stopped, signal, info, event),
         Disposition::Ignored => SignalAction::Ignored,
@@ -110,7 +143,7 @@ pub(crate) fn on_signal(
     event.fact = fact(signal, &info, action);
     core.sink.event(&event)?;
     task.after = event.after;
-    if disposition == Disposition::Kills && raised && procfs::is_init(task.host) {
+    if disposition == Disposition::Kills && event.stop == Stop::Fault && procfs::is_init(task.host) {
         return die_of_fault(stopped);
     }
     Ok((stopped, Resume::Cont(signal)))
@@ -154,7 +187,7 @@ fn dispatched(core: &mut Core, task: &mut Task, regs: &Registers) -> Result<(), 
 }
 
 /// `si_code` of a hardware breakpoint.
-const TRAP_HWBKPT: i32 = 4;
+pub(crate) const TRAP_HWBKPT: i32 = 4;
 
 const SI_KERNEL: i32 = 0x80;
 
@@ -177,7 +210,7 @@ fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
     Err(StopError::Refused(format!("int 0x80 (32-bit system call {nr}) is not supported")))
 }
 
-fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers) -> Place {
+pub(crate) fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers) -> Place {
     if point::no_code_ran(task, regs) {
         return Place::AfterEvent;
     }
@@ -295,6 +328,7 @@ fn deliver(
     core.sink.event(&event)?;
     task.goes_on(event.after, raw);
     task.segv.blocked = blocks_segv(stopped.signal_mask()?);
+    ptracing::stepped_into_handler(task);
     Ok((stopped, Resume::Cont(0)))
 }
 

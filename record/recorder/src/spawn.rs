@@ -7,6 +7,7 @@ use ptrace::{HostTid, Memory, PtraceEvent, Report, Stopped};
 use trace::{Data, Event, Fact, MemWrite, SpawnInfo};
 
 use crate::api::RecordError;
+use crate::ptracing;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::syscall;
@@ -98,11 +99,18 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     child.goes_on(after, raw);
     child.by_vfork = by_vfork;
     child.run = run;
+    child.creator = task.host;
+    child.deaf_to_stops = if has(libc::CLONE_SIGHAND) {
+        Rc::clone(&task.deaf_to_stops)
+    } else {
+        Rc::new(task.deaf_to_stops.as_ref().clone())
+    };
     child.segv = task.segv.inherited(has(libc::CLONE_SIGHAND));
     child.sandbox = task.sandbox.inherited(has(libc::CLONE_THREAD));
     if has(libc::CLONE_CHILD_CLEARTID) {
         child.clear_tid = child_tid;
     }
+    ptracing::inherit(task, &mut child, flags);
     core.newborn.push(child);
     Ok((stopped, Resume::ToExit))
 }

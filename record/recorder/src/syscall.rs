@@ -8,7 +8,8 @@ use ptrace::Stopped;
 use trace::{MemWrite, SyscallInfo};
 
 use crate::follow::{self, Changes};
-use crate::seccomp::Asked;
+use crate::ptracing;
+use crate::seccomp::{Asked, Denial};
 use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
@@ -46,21 +47,35 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         seccomp::check_vsyscall(task, &regs)?;
         return trap::on_vsyscall(core, task, stopped, regs);
     }
+    if ptracing::stops_at_entry(task) {
+        return ptracing::at_entry(core, task, stopped, &regs);
+    }
     let before = at_instruction(&regs);
-    if let Some(denial) = seccomp::denial(task, &regs) {
-        return seccomp::deny(core, task, stopped, before, denial);
+    let skipped = ptracing::skipped(task, &regs);
+    let passes = ptracing::passes_filter(task);
+    match seccomp::denial(task, &regs).filter(|_| skipped.is_none()) {
+        None => {}
+        Some(Denial::Trace(_)) if passes => {}
+        Some(Denial::Trace(data)) if ptracing::decides_for_filter(task) => {
+            return ptracing::at_filter(core, task, stopped, &regs, data);
+        }
+        Some(denial) => return seccomp::deny(core, task, stopped, before, denial),
     }
     let nr = regs.orig_rax as u32;
     let args = regs.syscall_args();
     let space = Rc::clone(&task.space);
-    let class = kernel::decide(nr, &args, &space.memory)
-        .map_err(|refusal| StopError::Refused(refusal.to_string()))?;
+    let class = match skipped {
+        Some(_) => Class::Emulate(Errno::ENOSYS),
+        None => kernel::decide(nr, &args, &space.memory)
+            .map_err(|refusal| StopError::Refused(refusal.to_string()))?,
+    };
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     core.sink.begin(task.id, task.space.id, before, info);
     task.after = before;
 
     let mut filters = seccomp::Part::None;
     let emulated = match class {
+        _ if skipped.is_some() => skipped,
         Class::Emulate(errno) => Some(errno.as_result()),
         Class::Map(MapCall::ForkRule) => memmap::fork_rule(&args),
         Class::Answer(answer) => answer::give(core, task, answer, &args),
@@ -163,7 +178,10 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         Class::Adjusted => image::hide_vdso_from(&task.space.memory, &call)?,
         _ => {}
     }
-    let refused = pending.emulated.is_some() && !matches!(pending.class, Class::Answer(_));
+    // What the recorder did for the guest wrote what the call would have.
+    let done = matches!(pending.class, Class::Answer(_) | Class::Trace | Class::Plain | Class::MayBlock);
+    let refused = pending.emulated.is_some() && !done;
+    ptracing::authentic_in_memory(core, task, &call)?;
     let ranges = if refused { Vec::new() } else { effects(&call, task)? };
     let Changes { maps: mut late, mut writes } = follow::caught_up(core, task)?;
     let mut maps = task.space.owed.take();
@@ -230,6 +248,16 @@ fn going_on(regs: &Registers, nr: u32, result: i64) -> Registers {
     after
 }
 
+/// The registers with which a stopped task goes on, as events have them.
+pub(crate) fn resumed(regs: &Registers) -> Registers {
+    const RESUME_FLAG: u64 = 1 << 16;
+    let regs = Registers { eflags: regs.eflags & !RESUME_FLAG, ..*regs };
+    if (regs.orig_rax as i64) < 0 {
+        return Registers { orig_rax: u64::MAX, ..regs };
+    }
+    going_on(&regs, regs.orig_rax as u32, regs.rax as i64)
+}
+
 fn effects(call: &Call, task: &Task) -> Result<Vec<GuestRange>, StopError> {
     kernel::effects(call, &task.space.memory).map_err(|error| {
         StopError::Refused(format!("{}: {error}", kernel::format_call(call.nr, &call.args, None, None)))
@@ -266,6 +294,12 @@ fn follow(
         RT_SIGACTION => {
             if let Some(action) = new_action {
                 task.segv.action.set(action);
+            }
+            let [signal, action, ..] = call.args;
+            if signal == libc::SIGCHLD as u64 && action != 0 {
+                // `struct sigaction` of the kernel: the handler, the flags.
+                let flags = task.space.memory.read_u64(GuestAddr(action).wrapping_add(8)).unwrap_or(0);
+                task.deaf_to_stops.set(flags & libc::SA_NOCLDSTOP as u64 != 0);
             }
         }
         SCHED_YIELD => task.yields = true,

@@ -11,6 +11,7 @@ use trace::MapOp;
 use crate::answer::Guise;
 use crate::follow::Follower;
 use crate::pages::Tracker;
+use crate::ptracing::Traced;
 use crate::seccomp::{self, Sandbox};
 use crate::shared::SharedMapping;
 
@@ -117,6 +118,8 @@ pub(crate) enum Resume {
     ToExit,
     /// Stays in its group stop.
     Listen,
+    /// With the signal that its tracer lets through.
+    Inject(i32),
 }
 
 /// Whether a task runs.
@@ -128,6 +131,8 @@ pub(crate) enum Run {
     Running,
     /// In a group stop.
     Halted,
+    /// Stopped for its tracer, another task.
+    Traced(Stopped),
 }
 
 /// A system call between entry and return.
@@ -193,6 +198,10 @@ pub(crate) struct Task {
     pub(crate) host: HostTid,
     /// Its process, named by its leader.
     pub(crate) process: HostTid,
+    /// The thread that made it.
+    pub(crate) creator: HostTid,
+    /// That another task traces it.
+    pub(crate) tracing: Option<Box<Traced>>,
     pub(crate) space: Rc<Space>,
     /// It uses its parent's space, and its parent waits meanwhile.
     pub(crate) by_vfork: bool,
@@ -213,6 +222,8 @@ pub(crate) struct Task {
     /// What `restart_syscall` would restart.
     pub(crate) restart: Option<(u32, [u64; 6])>,
     pub(crate) segv: SegvShadow,
+    /// Whether its process does not want to hear of stops of its children (`SA_NOCLDSTOP`).
+    pub(crate) deaf_to_stops: Rc<Cell<bool>>,
     /// What it believes of itself.
     pub(crate) guise: Guise,
     /// What it has forbidden itself.
@@ -272,7 +283,7 @@ impl Task {
     /// Whether a few of its instructions may be run one by one: it shares memory, and nothing waits to be delivered.
     pub(crate) fn can_be_stepped(&self) -> bool {
         let free = self.pending.is_none() && self.exiting.is_none() && self.runs_to.is_none();
-        free && self.space.is_shared() && self.raised.is_empty()
+        free && self.tracing.is_none() && self.space.is_shared() && self.raised.is_empty()
     }
 
     /// Whether it has run without a stop since before `tick`, on memory that others wait for.
@@ -294,6 +305,8 @@ impl Task {
             tid: Tid(host.0),
             host,
             process,
+            creator: HostTid(0),
+            tracing: None,
             space,
             by_vfork: false,
             run: Run::Running,
@@ -306,6 +319,7 @@ impl Task {
             raised: Vec::new(),
             restart: None,
             segv: SegvShadow::default(),
+            deaf_to_stops: Rc::default(),
             guise,
             sandbox: Rc::default(),
             dying: 0,

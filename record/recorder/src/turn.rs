@@ -10,7 +10,7 @@ use crate::chaos::Chaos;
 use crate::session::Session;
 use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
-use crate::{point, procfs};
+use crate::{point, procfs, ptracing, signal};
 
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
@@ -73,8 +73,14 @@ impl Session {
         {
             return self.step_turn(tid, stopped, steps);
         }
+        if let Resume::Inject(signal) = resume {
+            let injected = signal::inject(&mut self.core, task, signal, stopped);
+            self.conclude_and_go_on(tid, injected)?;
+            return Ok(false);
+        }
         let resumed = match resume {
-            Resume::Cont(signal) => stopped.cont(signal),
+            Resume::Cont(signal) if ptracing::steps(task) => stopped.step(signal),
+            Resume::Cont(signal) | Resume::Inject(signal) => stopped.cont(signal),
             Resume::ToExit => stopped.cont_to_syscall(0),
             Resume::Listen => stopped.listen(),
         };
@@ -178,7 +184,10 @@ impl Session {
 
     /// A leader that is on its way out of a process in which other threads stay: no wait reports its end, whoever has the turn.
     fn leaving_leader(&self) -> Option<HostTid> {
-        let leaves = |task: &&Task| task.exiting.is_some() && task.host == task.process && !task.is_ready();
+        let leaves = |task: &&Task| {
+            let goes = matches!(task.run, Run::Running | Run::Halted);
+            task.exiting.is_some() && task.host == task.process && goes
+        };
         self.tasks.values().find(|task| leaves(task) && self.has_threads(task)).map(|task| task.host)
     }
 

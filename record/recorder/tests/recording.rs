@@ -361,6 +361,41 @@ fn a_child_that_borrows_its_parents_memory_is_in_its_space() {
 }
 
 #[test]
+fn what_a_tracer_changes_is_an_event_of_its_tracee() {
+    let recorded = program(
+        "#include <signal.h>
+         #include <sys/ptrace.h>
+         #include <sys/wait.h>
+         #include <unistd.h>
+         static volatile long word;
+         int main(void) {
+             int pid = fork(), status;
+             if (!pid) {
+                 ptrace(PTRACE_TRACEME, 0, 0, 0);
+                 raise(SIGSTOP);
+                 _exit(word == 5 ? 0 : 1);
+             }
+             waitpid(pid, &status, 0);
+             ptrace(PTRACE_POKEDATA, pid, &word, 5L);
+             ptrace(PTRACE_CONT, pid, 0, 0);
+             waitpid(pid, &status, 0);
+             return status;
+         }",
+        0,
+    );
+    let poked = |event: &Event| match &event.fact {
+        Fact::Traced(info) => {
+            let wrote = event.writes.iter().map(|write| write.data.len()).collect::<Vec<_>>();
+            info.request == Some(5)
+                && (event.task, info.tracer, &wrote[..]) == (guest::TaskId(1), guest::TaskId(0), &[8][..])
+        }
+        _ => false,
+    };
+    assert_eq!(recorded.count(poked), 1);
+    assert_eq!(recorded.signals(19), [(Stop::None, SignalAction::Traced)]);
+}
+
+#[test]
 fn stopped_processes_go_on() {
     let recorded = script("sleep 0.5 & p=$!; sleep 0.2; kill -STOP $p; sleep 0.1; kill -CONT $p; wait $p", 0);
     assert!(recorded.signals(19).contains(&(Stop::None, SignalAction::Stopped)));

@@ -195,6 +195,19 @@ pub enum Fact {
     /// The task was stopped at an arbitrary instruction: to let another one run, or because a signal came, whose own event
     /// follows at once. `stop` is `Point` and `after` equals `before`.
     Point(Box<PointInfo>),
+    /// The task's tracer, another task of the recording, changed it while it was stopped (`ptrace`): `after`, `xstate` and `writes`
+    /// hold what is new. Or it only came to its tracer's stop at a system call (`stop` is `Syscall`); else `stop` is `None`.
+    Traced(TracedInfo),
+}
+
+/// By whom a task was changed, or held up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TracedInfo {
+    /// Its tracer.
+    pub tracer: TaskId,
+    /// What the tracer asked for (`PTRACE_POKEDATA` and the like), inside the system call it is in; `None` where the task came to a stop by
+    /// itself.
+    pub request: Option<u32>,
 }
 
 /// An execution point: enough of a task's state to find the one instruction at which it had it.
@@ -341,6 +354,9 @@ pub enum SignalAction {
     Ignored,
     /// The task was stopped (job control).
     Stopped,
+    /// The task was stopped so that its tracer decides about the signal (`ptrace`). What becomes of it then is another event. `after` is
+    /// behind a breakpoint instruction that raised it.
+    Traced,
 }
 
 /// How a task ended.

@@ -47,7 +47,8 @@ pub use check::check;
 pub use dir::{DirError, Meant, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir};
 pub use event::{
     Backing, Data, Event, ExecInfo, Fact, KeyPiece, Killed, MapOp, MemWrite, OutputStream, PageSum,
-    PayloadRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo, Trapped,
+    PayloadRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo, TracedInfo,
+    Trapped,
 };
 pub use files::{KeepError, KeptFile};
 pub use frame::FrameError;

@@ -136,6 +136,10 @@ fn check_stop(event: &Event) -> Result<(), Problem> {
         Fact::Instruction => matches!(event.stop, Stop::Instruction(_)),
         Fact::Signal(_) => matches!(event.stop, Stop::None | Stop::Fault),
         Fact::Point(_) => event.stop == Stop::Point,
+        Fact::Traced(info) => match info.request {
+            Some(_) => event.stop == Stop::None,
+            None => event.stop == Stop::Syscall,
+        },
     };
     if fits { Ok(()) } else { Err(Problem::StopMismatch { fact: event.fact.name(), stop: event.stop }) }
 }
@@ -241,6 +245,14 @@ impl Sequence {
             },
             Fact::Signal(info) if matches!(info.action, SignalAction::Handler { .. }) => {
                 self.outside(event.task)?
+            }
+            Fact::Traced(info) => {
+                if info.tracer == event.task || self.tasks.get(info.tracer.index()).is_none() {
+                    return Err(Problem::UnknownTask { task: info.tracer });
+                }
+                if event.stop != Stop::None {
+                    self.outside(event.task)?;
+                }
             }
             Fact::Signal(_) | Fact::Exit(_) => {}
         }
@@ -360,6 +372,7 @@ impl Fact {
             Self::Signal(_) => "signal",
             Self::Exit(_) => "exit",
             Self::Point(_) => "point",
+            Self::Traced(_) => "traced",
         }
     }
 }

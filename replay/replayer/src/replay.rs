@@ -300,7 +300,8 @@ pub(crate) fn own(event: &Event) -> u64 {
         | Fact::Spawn(_)
         | Fact::Signal(_)
         | Fact::Exit(_)
-        | Fact::Point(_) => 0,
+        | Fact::Point(_)
+        | Fact::Traced(_) => 0,
     }
 }
 

@@ -103,6 +103,13 @@ fn long_label() {
 }
 
 #[test]
+fn poked() {
+    let story = recorded("poked.c");
+    let text = story.text(&[&story.printed("ADDR"), "--size", "8"]);
+    names(&text, &["PTRACE_POKEDATA", "by task 0", "meddle", &story.line("CULPRIT"), "main"]);
+}
+
+#[test]
 fn moved_vector() {
     let story = recorded("moved_vector.cc");
     let final_writer = story.text(&[&story.printed("ADDR"), "--size", "8"]);

@@ -55,6 +55,8 @@ pub(super) fn write(
         Hand::CounterSize => counter_size(call, ranges),
         Hand::Bridges => bridges(call, mem, ranges)?,
         Hand::OldCounters => old_counters(call, mem, ranges)?,
+        Hand::RegisterSet => register_set(call, mem, ranges)?,
+        Hand::SegmentBase => segment_base(call, ranges),
         Hand::Restart => return Err(Failure::Unknown),
     }
     Ok(())
@@ -91,6 +93,24 @@ pub(super) fn write_child(
         _ => {}
     }
     Ok(())
+}
+
+/// The `struct iovec` in the last argument: the kernel fills the buffer and says how much of it.
+fn register_set(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
+    if applies(call, When::Success) {
+        let iov = GuestAddr(call.args[3]);
+        ranges.push(mem.read_u64(iov)?, mem.read_u64(iov.wrapping_add(8))?);
+        ranges.push(call.args[3] + 8, 8);
+    }
+    Ok(())
+}
+
+/// The requests that ask are those of `arch_prctl`.
+fn segment_base(call: &Call, ranges: &mut Ranges) {
+    const GET: [u64; 2] = [0x1003, 0x1004]; // ARCH_GET_FS, ARCH_GET_GS
+    if applies(call, When::Success) && GET.contains(&(call.args[3] & 0xffff_ffff)) {
+        ranges.push(call.args[2], 8);
+    }
 }
 
 /// The row of `poll`: its third argument is a number there, a pointer in `ppoll`.

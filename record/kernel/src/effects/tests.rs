@@ -46,6 +46,28 @@ fn check_in(before: &dyn Fn(&mut Bytes), name: &str, args: &[u64], result: i64, 
 }
 
 #[test]
+fn tracers_get_words_and_buffers() {
+    check("ptrace", &[1, 77, 0x5000, 0x1000], 0, &[(0x1000, 8)]);
+    check("ptrace", &[1, 77, 0x5000, 0x1000], -3, &[]);
+    check("ptrace", &[4, 77, 0x5000, 0x1000], 0, &[]);
+    check("ptrace", &[12, 77, 0, 0x1000], 0, &[(0x1000, 216)]);
+    check("ptrace", &[0x420e, 77, 88, 0x1000], 33, &[(0x1000, 33)]);
+    check("ptrace", &[0x420e, 77, 24, 0x1000], 80, &[(0x1000, 24)]);
+    check("ptrace", &[0x4209, 77, 0x3000, 0x1000], 2, &[(0x1000, 256)]);
+    check("ptrace", &[30, 77, 0x1000, 0x1003], 0, &[(0x1000, 8)]);
+    check("ptrace", &[30, 77, 0x1000, 0x1002], 0, &[]);
+    let vector = |mem: &mut Bytes| {
+        mem.put_u64(0x1000, 0x2000);
+        mem.put_u64(0x1008, 512);
+    };
+    let shorter = |mem: &mut Bytes| mem.put_u64(0x1008, 216);
+    let args: &[u64] = &[0x4204, 77, 1, 0x1000];
+    let set = Case { name: "ptrace", args, before: &vector, after: &shorter, result: 0 };
+    check_case(&set, &[(0x2000, 216), (0x1008, 8)]);
+    check_case(&Case { result: EINVAL, ..set }, &[]);
+}
+
+#[test]
 fn reads_write_as_many_bytes_as_they_return() {
     check("read", &[0, 0x1000, 512], 100, &[(0x1000, 100)]);
     check("read", &[0, 0x1000, 512], 0, &[]);

@@ -40,7 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     row(99, "sysinfo", &[wrote("info", SYSINFO)]),
     row(101, "ptrace", &[request("request"), int("pid"), hex("addr"), hex("data")])
         .requests(&PTRACE)
-        .refused("the program traces another one, which the recorder traces already"),
+        .partial("of other tasks of the recording only"),
     row(102, "getuid", &[]),
     row(104, "getgid", &[]),
     row(105, "setuid", &[int("uid")]),

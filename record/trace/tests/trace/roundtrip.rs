@@ -4,8 +4,8 @@ use crate::sample;
 use guest::{EventId, GuestAddr, GuestRange, Prot, Registers, SpaceId, TaskId, XState};
 use proptest::prelude::*;
 use trace::{
-    Backing, Data, Event, Fact, MapOp, MemWrite, Moments, Problem, Stop, SyscallInfo, Trace, Trapped,
-    WriteError, check, write_ticks,
+    Backing, Data, Event, Fact, MapOp, MemWrite, Moments, Problem, Stop, SyscallInfo, Trace, TracedInfo,
+    Trapped, WriteError, check, write_ticks,
 };
 
 #[test]
@@ -113,6 +113,22 @@ fn invalid_events_are_refused() {
     refuse(10, |e| e.xstate = Some(XState(vec![0; 9])), Problem::XState { len: 9 });
     let payload = Data::Payload(trace::PayloadRef { offset: 1 << 30, len: 1 });
     refuse(10, |e| e.writes[0].data = payload, Problem::Payload { offset: 1 << 30, len: 1 });
+}
+
+/// Makes the sample's `rdtsc` (event 2) an event of a tracer's.
+fn traced(event: &mut Event, stop: Stop, tracer: u32, request: Option<u32>) {
+    let after = Registers { rip: 0x1012, rax: 3, rcx: 0x1012, r11: 0x202, ..event.before };
+    (event.stop, event.before, event.after) = (stop, after, after);
+    event.fact = Fact::Traced(TracedInfo { tracer: TaskId(tracer), request });
+}
+
+#[test]
+fn a_tracer_is_another_task_and_its_requests_happen_in_place() {
+    refuse(2, |e| traced(e, Stop::None, 7, Some(5)), Problem::UnknownTask { task: TaskId(7) });
+    refuse(2, |e| traced(e, Stop::None, 0, Some(5)), Problem::UnknownTask { task: TaskId(0) });
+    for (stop, request) in [(Stop::None, None), (Stop::Syscall, Some(5)), (Stop::Fault, None)] {
+        refuse(2, |e| traced(e, stop, 0, request), Problem::StopMismatch { fact: "traced", stop });
+    }
 }
 
 fn regs() -> impl Strategy<Value = Registers> {
