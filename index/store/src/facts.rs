@@ -75,6 +75,15 @@ impl Store {
         self.one(&sql, event.0, syscall)
     }
 
+    /// The last call of `task` that returned before an event.
+    pub fn call_before(&self, event: EventId, task: TaskId) -> Result<Option<SyscallRow>, QueryError> {
+        let sql = format!(
+            "SELECT event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset \
+             FROM syscalls WHERE event < ?1 AND task = {task} ORDER BY event DESC LIMIT 1"
+        );
+        self.one(&sql, event.0, syscall)
+    }
+
     /// The signal of an event.
     pub fn signal(&self, event: EventId) -> Result<Option<SignalRow>, QueryError> {
         let sql = "SELECT event, moment, task, space, signo, action, handler, pc, code, addr FROM signals \

@@ -69,6 +69,7 @@ fn what(event: &Event) -> String {
                 let shown = kernel::ptrace_request(request).unwrap_or("ptrace");
                 format!("{name} by task {}: {shown}", info.tracer)
             }
+            None if event.stop == Stop::None => format!("{name} by task {}: its memory", info.tracer),
             None => format!("{name} by task {} at a system call", info.tracer),
         },
         Fact::Point(info) => format!(

@@ -57,7 +57,11 @@ pub(crate) fn writer(
             Ok((plain(put_by_spawn(&info, row), place), stack.unwrap_or_default()))
         }
         Some(Event { fact: Fact::Traced(info), .. }) => {
-            let call = store.call_behind(event, info.tracer)?;
+            // `ptrace` does it before it returns; what else writes the memory of others has returned.
+            let call = match info.request {
+                Some(_) => store.call_behind(event, info.tracer)?,
+                None => store.call_before(event, info.tracer)?,
+            };
             let Some(call) = call else {
                 return Ok((plain(describe_event(database, event)?, None), Vec::new()));
             };

@@ -1,7 +1,7 @@
 //! Memory that a call changed as if it were a file or another process's: `process_vm_writev`, and writes to `/proc/PID/mem`.
 //!
 //! What is changed in the caller's own memory is part of the call. What is changed in that of another recorded process is part of the
-//! call in which that one is; one that runs meanwhile cannot be told when, which is refused.
+//! call in which that one is, or an event of its own while it is held for its tracer; one that runs meanwhile cannot be told when, which is refused.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -72,7 +72,7 @@ pub(crate) fn awaited(core: &Core, task: &Task, call: &Call) -> Option<Weak<Spac
 }
 
 /// What a finished call changed so in the caller's memory; others are told by [`Space::changed`].
-pub(crate) fn changes(core: &Core, task: &Task, call: &Call) -> Result<Vec<GuestRange>, StopError> {
+pub(crate) fn changes(core: &mut Core, task: &Task, call: &Call) -> Result<Vec<GuestRange>, StopError> {
     let refused = |what: &str| {
         let shown = kernel::format_call(call.nr, &call.args, None, None);
         Err(StopError::Refused(format!("{shown}: {what} is not supported")))
@@ -94,10 +94,13 @@ pub(crate) fn changes(core: &Core, task: &Task, call: &Call) -> Result<Vec<Guest
     if Rc::ptr_eq(&space, &task.space) {
         return Ok(ranges);
     }
-    if !space.in_call() {
+    if space.in_call() {
+        space.changed.borrow_mut().extend(ranges);
+    } else if space.is_calm() {
+        core.tracing.changed(space, ranges);
+    } else {
         return refused("a change of another process's memory while that runs");
     }
-    space.changed.borrow_mut().extend(ranges);
     Ok(Vec::new())
 }
 

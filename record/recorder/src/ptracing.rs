@@ -24,11 +24,12 @@ mod waits;
 mod wanted;
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
-use guest::TaskId;
+use guest::{GuestRange, TaskId};
 use ptrace::{HostTid, Waited};
 
-use crate::task::{Resume, Run, Task};
+use crate::task::{Resume, Run, Space, Task};
 
 pub(crate) use attach::inherit;
 pub(crate) use notice::{authentic, authentic_in_memory};
@@ -171,9 +172,16 @@ pub(crate) struct Tracing {
     resumed: Vec<HostTid>,
     shown: Vec<HostTid>,
     met: Vec<Waited>,
+    /// What was changed in spaces whose tasks are held, by other calls than `ptrace`.
+    changed: Vec<(Rc<Space>, Vec<GuestRange>)>,
 }
 
 impl Tracing {
+    /// The call that has just ended changed memory of a space that has a held task.
+    pub(crate) fn changed(&mut self, space: Rc<Space>, ranges: Vec<GuestRange>) {
+        self.changed.push((space, ranges));
+    }
+
     /// A task is gone.
     pub(crate) fn forget(&mut self, tid: HostTid) {
         self.pausing.remove(&tid);

@@ -32,6 +32,8 @@ pub(crate) struct Space {
     pub(crate) tasks: Cell<u32>,
     /// Tasks of it that are inside a system call.
     pub(crate) calls: Cell<u32>,
+    /// Tasks of it that are held for their tracers, in no system call.
+    pub(crate) held: Cell<u32>,
     /// Tasks of it that wait for a child by `vfork`, which uses it meanwhile.
     pub(crate) lent: Cell<u32>,
     /// What another process did to its mappings meanwhile: belongs to that call's return.
@@ -58,6 +60,7 @@ impl Space {
             owner,
             tasks: Cell::new(0),
             calls: Cell::new(0),
+            held: Cell::new(0),
             lent: Cell::new(0),
             owed: RefCell::default(),
             changed: RefCell::default(),
@@ -70,6 +73,11 @@ impl Space {
     /// Whether no user code of it runs before a system call returns.
     pub(crate) fn in_call(&self) -> bool {
         self.calls.get() == self.tasks.get()
+    }
+
+    /// Whether no user code of it runs before a system call returns or a tracer lets a task go on.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.calls.get() + self.held.get() >= self.tasks.get()
     }
 
     /// Whether what a task does in it concerns other tasks, which then must not run at the same time.
@@ -270,7 +278,7 @@ impl Task {
     /// Whether it waits for another process to come into a system call.
     pub(crate) fn waits_for_call(&self, now: u32) -> bool {
         self.awaits.as_ref().is_some_and(|(space, until)| {
-            (until.wrapping_sub(now) as i32) > 0 && space.upgrade().is_some_and(|space| !space.in_call())
+            (until.wrapping_sub(now) as i32) > 0 && space.upgrade().is_some_and(|space| !space.is_calm())
         })
     }
 

@@ -203,10 +203,10 @@ pub enum Fact {
 /// By whom a task was changed, or held up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TracedInfo {
-    /// Its tracer.
+    /// Its tracer, or whoever else changed it.
     pub tracer: TaskId,
     /// What the tracer asked for (`PTRACE_POKEDATA` and the like), inside the system call it is in; `None` where the task came to a stop by
-    /// itself.
+    /// itself, or where its memory was changed by the call that the other task has just finished (a write to `/proc/PID/mem`).
     pub request: Option<u32>,
 }
 

@@ -138,7 +138,7 @@ fn check_stop(event: &Event) -> Result<(), Problem> {
         Fact::Point(_) => event.stop == Stop::Point,
         Fact::Traced(info) => match info.request {
             Some(_) => event.stop == Stop::None,
-            None => event.stop == Stop::Syscall,
+            None => matches!(event.stop, Stop::None | Stop::Syscall),
         },
     };
     if fits { Ok(()) } else { Err(Problem::StopMismatch { fact: event.fact.name(), stop: event.stop }) }

@@ -268,5 +268,8 @@ fn every_story_is_told() {
         .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
         .collect();
     files.sort();
-    assert_eq!(files, ["bad_byte.c", "long_label.c", "lost_update.c", "moved_vector.cc", "reused_block.c"]);
+    assert_eq!(
+        files,
+        ["bad_byte.c", "long_label.c", "lost_update.c", "moved_vector.cc", "poked.c", "reused_block.c"]
+    );
 }

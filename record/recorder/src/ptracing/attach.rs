@@ -192,6 +192,7 @@ impl Session {
     /// A tracee is gone: its tracer hears of it where the kernel does not tell.
     pub(crate) fn tracee_gone(&mut self, task: &Task, status: Status) -> Result<(), RecordError> {
         let Some(traced) = &task.tracing else { return Ok(()) };
+        self.count_held();
         if traced.is_child || !self.tasks.contains_key(&traced.tracer) {
             return Ok(());
         }

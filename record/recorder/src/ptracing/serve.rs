@@ -1,19 +1,21 @@
 //! A tracer's `ptrace` calls, and what holds a task for its tracer.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use guest::Registers;
+use guest::{GuestMemory, Registers};
 use kernel::{Class, Errno};
 use ptrace::{Gone, HostTid, Running};
+use trace::{Event, Fact, MemWrite, TracedInfo};
 
 use super::access::{self, Asked};
 use super::notice::{self, Siginfo};
 use super::{EVENT_STOP, Mode, Stop, attach, resume};
 use crate::api::RecordError;
-use crate::procfs;
 use crate::session::{Core, Session};
 use crate::stop::StopError;
 use crate::task::{Run, Task};
+use crate::{image, procfs};
 
 const PTRACE: u32 = kernel::number("ptrace");
 const EIO: i64 = -(libc::EIO as i64);
@@ -24,6 +26,7 @@ const LAST_SIGNAL: u64 = 64;
 impl Session {
     /// A stop was dealt with, and the task could go on: unless its tracer holds it, or it asks for what needs other tasks.
     pub(crate) fn after_stop(&mut self, tid: HostTid) -> Result<(), RecordError> {
+        self.tell_of_changes(tid)?;
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
         if super::is_held(task) {
             self.ready.remove(&tid);
@@ -46,6 +49,36 @@ impl Session {
             Some((Class::Trace, _) | (Class::Unknown, PTRACE)) => self.serve(tid),
             Some(_) => self.begin_wait(tid),
             None => Ok(()),
+        }
+    }
+
+    /// Writes down what the call that a task has just finished changed in held tasks' memory.
+    fn tell_of_changes(&mut self, tid: HostTid) -> Result<(), RecordError> {
+        for (space, ranges) in std::mem::take(&mut self.core.tracing.changed) {
+            let of_space =
+                |task: &&Task| Rc::ptr_eq(&task.space, &space) && matches!(task.run, Run::Traced(_));
+            let held = self.tasks.values().find(of_space);
+            let (Some(held), Some(by)) = (held, self.tasks.get(&tid)) else { continue };
+            let fact = Fact::Traced(TracedInfo { tracer: by.id, request: None });
+            let mut event = Event::in_place(held.id, space.id, held.after, fact);
+            for range in ranges {
+                if let Ok(bytes) = space.memory.read_vec(range.start, range.len() as usize) {
+                    let data = image::data(bytes, &mut self.core.sink.writer)?;
+                    event.writes.push(MemWrite { addr: range.start, data });
+                }
+            }
+            self.core.sink.event(&event)?;
+        }
+        Ok(())
+    }
+
+    /// Counts anew how many tasks of each space are held.
+    pub(super) fn count_held(&self) {
+        self.tasks.values().for_each(|task| task.space.held.set(0));
+        for task in self.tasks.values().filter(|task| task.pending.is_none()) {
+            if matches!(task.run, Run::Traced(_)) {
+                task.space.held.set(task.space.held.get() + 1);
+            }
         }
     }
 
@@ -89,6 +122,7 @@ impl Session {
 
     /// Takes in what requests did to tracees.
     pub(super) fn let_tracees_go_on(&mut self) -> Result<(), RecordError> {
+        self.count_held();
         for tid in std::mem::take(&mut self.core.tracing.resumed) {
             let ready = self.tasks.get(&tid).is_some_and(Task::is_ready);
             if ready && self.ready.insert(tid) {
@@ -106,6 +140,7 @@ impl Session {
 
     /// Tells a tracer that its tracee has stopped.
     fn show(&mut self, tid: HostTid) -> Result<(), RecordError> {
+        self.count_held();
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
         let uid = procfs::uid(task.host);
         let Some(traced) = &mut task.tracing else { return Ok(()) };

@@ -126,7 +126,7 @@ fn traced(event: &mut Event, stop: Stop, tracer: u32, request: Option<u32>) {
 fn a_tracer_is_another_task_and_its_requests_happen_in_place() {
     refuse(2, |e| traced(e, Stop::None, 7, Some(5)), Problem::UnknownTask { task: TaskId(7) });
     refuse(2, |e| traced(e, Stop::None, 0, Some(5)), Problem::UnknownTask { task: TaskId(0) });
-    for (stop, request) in [(Stop::None, None), (Stop::Syscall, Some(5)), (Stop::Fault, None)] {
+    for (stop, request) in [(Stop::Point, None), (Stop::Syscall, Some(5)), (Stop::Fault, None)] {
         refuse(2, |e| traced(e, stop, 0, request), Problem::StopMismatch { fact: "traced", stop });
     }
 }
