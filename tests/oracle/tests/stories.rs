@@ -30,11 +30,12 @@ fn recorded(name: &str) -> Story {
 }
 
 /// One of the programs that check themselves.
-fn recorded_program(name: &str) -> Story {
+fn recorded_program(name: &str, arguments: &[&str]) -> Story {
     let scratch = tempfile::tempdir().unwrap();
     let program = programs::build(name, scratch.path());
     let trace = scratch.path().join("trace");
-    let output = String::from_utf8(record(&trace, &[program]).stdout).unwrap();
+    let command = [&[program.as_path()], &*arguments.iter().map(Path::new).collect::<Vec<_>>()].concat();
+    let output = String::from_utf8(record(&trace, &command).stdout).unwrap();
     assert!(output.ends_with("ok\n"), "{output}");
     Story { source: PathBuf::new(), trace, output, _scratch: scratch }
 }
@@ -144,7 +145,7 @@ fn bad_byte_hop_by_hop() {
 /// Parent, child and grandchild write the same address: each moment is answered by the process that ran then.
 #[test]
 fn one_address_in_three_processes() {
-    let story = recorded_program("same_address");
+    let story = recorded_program("same_address", &[]);
     let addr = story.printed("ADDR");
     let rows = story.query(&format!(
         "SELECT moment, value, task FROM writes WHERE addr = {addr} AND pc > 0 ORDER BY moment"
@@ -164,7 +165,7 @@ fn one_address_in_three_processes() {
 /// What the kernel writes outside of calls is named, and has no calls around it that the program did not make.
 #[test]
 fn the_kernel_writes_of_itself() {
-    let story = recorded_program("kernel_writes");
+    let story = recorded_program("kernel_writes", &["show"]);
     let first = |text: &str| text.lines().nth(1).unwrap().to_owned();
     let told = |args: &[&str]| {
         let text = story.text(args);
@@ -197,7 +198,7 @@ fn the_kernel_writes_of_itself() {
 /// Registers that SQL asks for come from a replay: they agree with what the index says of the same moments.
 #[test]
 fn registers_in_sql() {
-    let story = recorded_program("kernel_writes");
+    let story = recorded_program("kernel_writes", &["show"]);
     for compared in [
         "count(*), sum(reg(entry, 'rsp') <> sp) FROM calls WHERE moment % 3 = 0 OR kind = 'handler' OR task > 0",
         "count(*), sum(reg(moment, 'rip') <> pc) FROM executions WHERE moment % 199 = 0",
