@@ -15,6 +15,8 @@ pub struct Call {
     pub result: i64,
     /// Words that the kernel reads and then overwrites, such as the room for a socket address, as they were at entry.
     before: Vec<(GuestAddr, u64)>,
+    /// See [`Call::telling`].
+    told: Option<u64>,
 }
 
 impl Call {
@@ -29,7 +31,16 @@ impl Call {
     /// A finished call of which only the registers are known. Where a length in memory was overwritten, its new value
     /// stands for the old, so that ranges may come out longer than what the kernel wrote.
     pub const fn finished(nr: u32, args: [u64; 6], result: i64) -> Self {
-        Self { nr, args, result, before: Vec::new() }
+        Self { nr, args, result, before: Vec::new(), told: None }
+    }
+
+    /// The call with the number of bytes that it stores on success, where neither arguments nor memory tell.
+    pub fn telling(self, bytes: Option<u64>) -> Self {
+        Self { told: bytes, ..self }
+    }
+
+    pub(crate) const fn told(&self) -> Option<u64> {
+        self.told
     }
 
     /// The call with its result.

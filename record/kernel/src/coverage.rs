@@ -150,6 +150,7 @@ fn answer_text(answer: Answer) -> &'static str {
         Answer::GetDumpable | Answer::SetDumpable => "dumpable",
         Answer::SetMm => "bounds of memory",
         Answer::OpenCounter => "counters",
+        Answer::LoadProgram | Answer::DescribeProgram => "programs in the kernel",
         Answer::GetTsc | Answer::SetTsc => "time stamp counter",
         Answer::GetSeccomp => "restrictions",
         Answer::GetNoNewPrivs | Answer::SetNoNewPrivs => "no new privileges",
@@ -188,7 +189,7 @@ mod tests {
                 Effect::Args => None,
             })
             .collect();
-        assert_eq!(named.len(), 35, "rows whose effect is code");
+        assert_eq!(named.len(), 45, "rows whose effect is code");
         let unique: BTreeSet<Hand> = named.into_iter().collect();
         assert_eq!(unique, Hand::ALL.into_iter().collect(), "each is named by a row");
     }

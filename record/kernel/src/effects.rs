@@ -1,10 +1,12 @@
 //! The memory a finished call wrote, as ranges. Reads guest memory; writes nothing.
 //!
 //! - this file: effects that the kinds of a row's arguments describe
+//! - `bpf`: effects of that call
 //! - `hand`: effects that need code
 //! - `message`: socket messages
 //! - `output`: bytes that a call took out of memory
 
+mod bpf;
 mod hand;
 mod message;
 mod output;

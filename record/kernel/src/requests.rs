@@ -1,9 +1,10 @@
 //! The tables behind calls whose meaning one argument picks: `ioctl`, `fcntl`, `prctl`, socket options and the like. What is not
 //! in its table must be unknown to the kernel, too, or it is refused.
 //!
-//! - `ioctl`, `sockopt`, `control` (`fcntl`, `prctl`, `arch_prctl`, `seccomp`, `ptrace`), `memory` (`madvise` and System V
+//! - `bpf`, `ioctl`, `sockopt`, `control` (`fcntl`, `prctl`, `arch_prctl`, `seccomp`, `ptrace`), `memory` (`madvise` and System V
 //!   control calls, keys, quotas), `futex`
 
+mod bpf;
 mod control;
 mod futex;
 mod ioctl;
@@ -13,6 +14,7 @@ mod sockopt;
 use crate::errno::Errno;
 use crate::row::{Arg, Class, Effect, Hand, MapCall, Row, Support};
 
+pub(crate) use bpf::BPF;
 pub(crate) use control::{ARCH_PRCTL, FCNTL, MODIFY_LDT, PRCTL, PTRACE, SECCOMP};
 pub(crate) use futex::FUTEX;
 pub(crate) use ioctl::IOCTL;
@@ -20,7 +22,7 @@ pub(crate) use memory::{KEYCTL, MADVISE, MSGCTL, QUOTACTL, QUOTACTL_FD, SEMCTL, 
 pub(crate) use sockopt::{GETSOCKOPT, SETSOCKOPT};
 
 /// All tables, in the order of the coverage page.
-pub static ALL: [&Requests; 18] = [
+pub static ALL: [&Requests; 19] = [
     &IOCTL,
     &FCNTL,
     &PRCTL,
@@ -39,6 +41,7 @@ pub static ALL: [&Requests; 18] = [
     &QUOTACTL_FD,
     &SYSLOG,
     &MODIFY_LDT,
+    &BPF,
 ];
 
 /// The name of a `ptrace` request.

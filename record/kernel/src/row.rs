@@ -210,6 +210,10 @@ pub enum Answer {
     SetMm,
     /// `perf_event_open`: made for counts of the kernel's own events that are only read; `EACCES` for others.
     OpenCounter,
+    /// `bpf(BPF_PROG_LOAD)`: made for programs that cannot write a process's memory, `EPERM` for others.
+    LoadProgram,
+    /// `bpf(BPF_OBJ_GET_INFO_BY_FD)`: made where no further buffers are named, else `EPERM`.
+    DescribeProgram,
     /// `arch_prctl(ARCH_GET_CPUID)` = 1 while `cpuid` is allowed.
     GetCpuid,
     /// `arch_prctl(ARCH_SET_CPUID, on)` = 0; when off, `cpuid` is the guest's own SIGSEGV.
@@ -314,6 +318,16 @@ pub enum Hand {
     CounterSize,
     /// `SIOCGIFBR`, `SIOCSIFBR`: the numbers of bridges.
     Bridges,
+    /// `bpf` that stores a key or a value of a map.
+    BpfElement,
+    /// `BPF_PROG_LOAD`: the verifier's log.
+    BpfLog,
+    /// `BPF_PROG_QUERY`: lists of programs.
+    BpfQuery,
+    /// `BPF_OBJ_GET_INFO_BY_FD`: a description.
+    BpfInfo,
+    /// `BPF_PROG_GET_NEXT_ID` and the like: an id.
+    BpfNextId,
     /// `IPT_SO_SET_REPLACE` and the like: the old table's counters, through a pointer in the new one.
     OldCounters,
     /// `ptrace(PTRACE_GETREGSET)`: a buffer and its length.
@@ -324,7 +338,7 @@ pub enum Hand {
 
 impl Hand {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 33] = [
         Self::Poll,
         Self::Select,
         Self::Recvmsg,
@@ -353,6 +367,11 @@ impl Hand {
         Self::OldCounters,
         Self::RegisterSet,
         Self::SegmentBase,
+        Self::BpfElement,
+        Self::BpfLog,
+        Self::BpfQuery,
+        Self::BpfInfo,
+        Self::BpfNextId,
     ];
 }
 

@@ -3,9 +3,9 @@
 use guest::{GuestAddr, GuestMemory};
 use kernel::{Answer, Errno};
 
-use crate::affinity;
 use crate::session::Core;
 use crate::task::Task;
+use crate::{affinity, programs};
 
 /// `PR_TSC_ENABLE` and `PR_TSC_SIGSEGV` (`linux/prctl.h`).
 const TSC_ENABLE: i64 = 1;
@@ -59,7 +59,12 @@ impl Guise {
 pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]) -> Option<i64> {
     let invalid = Errno::EINVAL.as_result();
     let host = task.host;
-    let counts = answer == Answer::OpenCounter && only_counts(task, args[0]);
+    let fine = match answer {
+        Answer::OpenCounter => only_counts(task, args[0]),
+        Answer::LoadProgram => programs::may_load(task, args[1]),
+        Answer::DescribeProgram => programs::may_describe(task, args[1]),
+        _ => true,
+    };
     let guise = &mut task.guise;
     Some(match answer {
         Answer::GetDumpable => guise.dumpable,
@@ -85,7 +90,8 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
         Answer::SetDumpable | Answer::SetTsc | Answer::SetNoNewPrivs => invalid,
         Answer::SetMm if !moves_heap(args[1]) => return None,
         Answer::SetMm => Errno::EPERM.as_result(),
-        Answer::OpenCounter if counts => return None,
+        Answer::OpenCounter | Answer::LoadProgram | Answer::DescribeProgram if fine => return None,
+        Answer::LoadProgram | Answer::DescribeProgram => Errno::EPERM.as_result(),
         Answer::OpenCounter => Errno::EACCES.as_result(),
         Answer::GetAffinity if affinity::concerns_guest(core, host, args[0]) => get_affinity(task, args),
         Answer::SetAffinity if affinity::concerns_guest(core, host, args[0]) => {

@@ -17,6 +17,7 @@
 //! - `shared`: memory that more than one process can change
 //! - `foreign`: memory changed as a file, or from another process
 //! - `follow`: files that private mappings show, and calls change
+//! - `programs`: programs and maps in the kernel
 //! - `image`, `procfs`: what `/proc` tells of a tracee; a new program's memory
 //! - `ptracing`: tracers of the guest's own
 //! - `output`: writes to the recorded run's standard streams
@@ -50,6 +51,7 @@ mod pages;
 mod paranoid;
 mod point;
 mod procfs;
+mod programs;
 mod ptracing;
 mod seccomp;
 mod session;

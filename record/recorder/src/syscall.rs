@@ -14,7 +14,7 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Resume, Task};
-use crate::{answer, foreign, image, memmap, output, paranoid, seccomp, shared, signal, trap};
+use crate::{answer, foreign, image, memmap, output, paranoid, programs, seccomp, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const CLONE: u32 = kernel::number("clone");
@@ -108,7 +108,11 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     let (effect_nr, effect_args) = restarted.unwrap_or((nr, args));
     task.space.count_call(1);
     task.pending = Some(Pending {
-        call: Call::enter(effect_nr, effect_args, &space.memory),
+        call: Call::enter(effect_nr, effect_args, &space.memory).telling(programs::element(
+            task,
+            effect_nr,
+            &effect_args,
+        )),
         class,
         alone: kernel::needs_space(class, nr, &args, &space.memory),
         made: (nr, args),

@@ -2,7 +2,7 @@
 
 use guest::{GuestAddr, GuestMemory, Unmapped};
 
-use super::{FAULT_LIMIT, Ranges, applies, message, push_readable, set_bytes, word};
+use super::{FAULT_LIMIT, Ranges, applies, bpf, message, push_readable, set_bytes, word};
 use crate::call::Call;
 use crate::errno::Errno;
 use crate::row::{Hand, When};
@@ -57,6 +57,9 @@ pub(super) fn write(
         Hand::OldCounters => old_counters(call, mem, ranges)?,
         Hand::RegisterSet => register_set(call, mem, ranges)?,
         Hand::SegmentBase => segment_base(call, ranges),
+        Hand::BpfElement | Hand::BpfLog | Hand::BpfQuery | Hand::BpfInfo | Hand::BpfNextId => {
+            bpf::write(hand, call, mem, ranges)?;
+        }
         Hand::Restart => return Err(Failure::Unknown),
     }
     Ok(())
@@ -69,6 +72,7 @@ pub(super) fn note(hand: Hand, call: &mut Call, mem: &dyn GuestMemory) {
         Hand::Recvmmsg => message::note_all(call, mem),
         Hand::Poll => note_timeout(call, 2, mem),
         Hand::Select => note_timeout(call, 4, mem),
+        Hand::BpfQuery => bpf::note(call, mem),
         Hand::Capget | Hand::Capset => call.note_u32(GuestAddr(call.args[0]), mem),
         Hand::LsmAttr => call.note_u32(GuestAddr(call.args[2]), mem),
         _ => {}

@@ -516,3 +516,63 @@ fn no_arguments_make_it_panic() {
         }
     }
 }
+
+#[test]
+fn rare_requests_write_what_their_structures_say() {
+    let name = |mem: &mut Bytes| mem.put(0x1000, b"ext4\0junk");
+    check_in(&name, "sysfs", &[2, 5, 0x1000], 0, &[(0x1000, 5)]);
+    check_in(&name, "sysfs", &[1, 0x1000], 3, &[]);
+    check("prctl", &[35, 15, 0x1000], 0, &[(0x1000, 4)]);
+    check("prctl", &[35, 8, 0x1000], 0, &[]);
+    check("perf_event_open", &[0x1000], -7, &[]);
+    check_in(&|mem| mem.zero(0x1000, 128), "perf_event_open", &[0x1000], -7, &[(0x1004, 4)]);
+    let bridges = |mem: &mut Bytes| {
+        [1, 0x2000, 8].into_iter().zip(0..).for_each(|(w, i)| mem.put_u64(0x1000 + 8 * i, w))
+    };
+    check_in(&bridges, "ioctl", &[3, 0x8940, 0x1000], 2, &[(0x2000, 8)]);
+    let table = |mem: &mut Bytes| {
+        mem.zero(0x1000, 96);
+        mem.put_u32(0x1054, 3);
+        mem.put_u64(0x1058, 0x2000);
+    };
+    check_in(&table, "setsockopt", &[3, 0, 64, 0x1000, 96], 0, &[(0x2000, 48)]);
+    check_in(&table, "setsockopt", &[3, 0, 64, 0x1000, 96], EINVAL, &[]);
+}
+
+#[test]
+fn programs_in_the_kernel_write_into_their_attributes_and_through_them() {
+    check("bpf", &[0, 0x1000, 144], 5, &[]);
+    check("bpf", &[11, 0x1000, 144], 0, &[(0x1004, 4)]);
+    let info = |mem: &mut Bytes| {
+        mem.put_u32(0x1004, 80);
+        mem.put_u64(0x1008, 0x2000);
+    };
+    check_in(&info, "bpf", &[15, 0x1000, 144], 0, &[(0x1004, 4), (0x2000, 80)]);
+    let log = |mem: &mut Bytes| {
+        mem.zero(0x1000, 144);
+        mem.put_u32(0x101c, 16);
+        mem.put_u64(0x1020, 0x2000);
+        mem.zero(0x2000, 16);
+    };
+    check_in(&log, "bpf", &[5, 0x1000, 144], EINVAL, &[(0x2000, 16), (0x108c, 4)]);
+    check_in(&log, "bpf", &[5, 0x1000, 120], 4, &[(0x2000, 16)]);
+    let room = |mem: &mut Bytes| {
+        mem.zero(0x1000, 64);
+        mem.put_u64(0x1010, 0x2000);
+        mem.put_u32(0x1018, 4);
+    };
+    let query = Case {
+        name: "bpf",
+        args: &[16, 0x1000, 64],
+        before: &room,
+        after: &|mem| mem.put_u32(0x1018, 2),
+        result: 0,
+    };
+    check_case(&query, &[(0x100c, 4), (0x1018, 4), (0x2000, 8), (0x1038, 8)]);
+    let mut mem = Bytes::default();
+    mem.put_u64(0x1010, 0x2000);
+    let lookup = Call::enter(number("bpf"), [1, 0x1000, 144, 0, 0, 0], &mem);
+    let found = effects(&lookup.clone().telling(Some(8)).returned(0), &mem);
+    assert_eq!(found, Ok(vec![GuestRange::new(GuestAddr(0x2000), 8)]));
+    assert!(effects(&lookup.returned(0), &mem).is_err(), "how long a value is only the map tells");
+}

@@ -3,7 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
-use crate::requests::{QUOTACTL, QUOTACTL_FD, SYSLOG};
+use crate::requests::{BPF, QUOTACTL, QUOTACTL_FD, SYSLOG};
 use crate::row::{Answer, Class, Hand, Row, Size};
 use crate::structs::*;
 
@@ -56,8 +56,7 @@ pub(super) const ROWS: &[Row] = &[
         &[fd("kernel"), fd("initrd"), uint("cmdline_len"), text("cmdline"), hex("flags")],
     )
     .refused(PRIVILEGED),
-    row(321, "bpf", &[int("cmd"), hex("attr"), uint("size")])
-        .emulate(Errno::EPERM, "programs in the kernel could write this one's memory"),
+    row(321, "bpf", &[request("cmd"), hex("attr"), uint("size")]).requests(&BPF),
     row(335, "uretprobe", &[]).emulate(Errno::ENOSYS, "only a probe's own trampoline may call it"),
     row(336, "uprobe", &[]).emulate(Errno::ENOSYS, "only a probe's own trampoline may call it"),
     row(428, "open_tree", &[dirfd("dirfd"), path("path"), hex("flags")]),
