@@ -531,8 +531,10 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
             spawn::on_spawn(core, task, stopped)
         }
         Report::Event(_, stopped) => {
-            task.adrift = task.pending.is_none();
-            let resume = if task.adrift { Resume::Cont(0) } else { Resume::ToExit };
+            let outside = task.pending.is_none();
+            // Where a group stop ended, two threads would each wait for the other to go on first.
+            task.adrift = outside && !point::no_code_ran(task, &stopped.registers()?);
+            let resume = if outside { Resume::Cont(0) } else { Resume::ToExit };
             Ok((stopped, resume))
         }
         Report::Signal(signal, stopped) => {
