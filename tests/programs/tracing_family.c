@@ -77,11 +77,11 @@ int main(int argc, char **argv) {
   siginfo_t stop;
   CHECK(ptrace(PTRACE_GETSIGINFO, pid, 0, &stop) == 0 && stop.si_code == (SIGTRAP | PTRACE_EVENT_STOP << 8) && stop.si_signo == SIGTRAP);
   CHECK(told == 1 && last.si_code == CLD_STOPPED && last.si_pid == pid && last.si_status == 0);
-  CHECK(ptrace(PTRACE_CONT, pid, 0, 0) == 0 && kill(pid, SIGTSTP) == 0);
-  CHECK(waitpid(pid, &status, 0) == pid && status == (SIGTSTP << 8 | 0x7f));
-  CHECK(told == 2 && last.si_code == CLD_TRAPPED && last.si_status == SIGTSTP);
-  CHECK(ptrace(PTRACE_CONT, pid, 0, SIGTSTP) == 0);
-  CHECK(waitpid(pid, &status, 0) == pid && status == (PTRACE_EVENT_STOP << 16 | SIGTSTP << 8 | 0x7f));
+  CHECK(ptrace(PTRACE_CONT, pid, 0, 0) == 0 && kill(pid, SIGSTOP) == 0);
+  CHECK(waitpid(pid, &status, 0) == pid && status == (SIGSTOP << 8 | 0x7f));
+  CHECK(told == 2 && last.si_code == CLD_TRAPPED && last.si_status == SIGSTOP);
+  CHECK(ptrace(PTRACE_CONT, pid, 0, SIGSTOP) == 0);
+  CHECK(waitpid(pid, &status, 0) == pid && status == (PTRACE_EVENT_STOP << 16 | SIGSTOP << 8 | 0x7f));
   CHECK(ptrace(PTRACE_LISTEN, pid, 0, 0) == 0 && ptrace(PTRACE_CONT, pid, 0, 0) == -1 && errno == ESRCH);
   CHECK(waitpid(pid, &status, WNOHANG) == 0 && kill(pid, SIGCONT) == 0);
   CHECK(waitpid(pid, &status, 0) == pid && status == EVENT(STOP));
