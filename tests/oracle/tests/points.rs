@@ -30,7 +30,7 @@ fn check(program: &str, code: i32, least_points: usize) -> String {
     assert_eq!(shell_code(&recorded), code, "{program}: {}", text(&recorded.stderr));
     succeed(&["check"], &trace, program);
     let events = text(&succeed(&["dump"], &trace, program).stdout);
-    let points = events.lines().filter(|line| line.contains(" Point ")).count();
+    let points = events.lines().filter(|line| line.contains(" point (")).count();
     assert!(points >= least_points, "{program}: only {points} execution points");
     for turn in ["first replay", "second replay"] {
         let replayed = succeed(&["replay"], &trace, turn);
