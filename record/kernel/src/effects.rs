@@ -5,11 +5,13 @@
 //! - `hand`: effects that need code
 //! - `message`: socket messages
 //! - `output`: bytes that a call took out of memory
+//! - `places`: where a call about to run may write
 
 mod bpf;
 mod hand;
 mod message;
 mod output;
+mod places;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
 
@@ -20,6 +22,7 @@ use crate::row::{Arg, Effect, Hand, Kind, Size, When};
 use crate::table;
 
 pub use output::{Output, output};
+pub use places::{Place, Pointer, places};
 
 /// Why the effects of a call are not known.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -94,8 +94,10 @@ impl Session {
         for task in self.tasks.values_mut() {
             task.host.kill();
             ptracing::let_go(task);
-            if let Run::Ready(stopped, _) = std::mem::replace(&mut task.run, Run::Running) {
-                drop(stopped.cont(0));
+            match std::mem::replace(&mut task.run, Run::Running) {
+                Run::Ready(stopped, _) => drop(stopped.cont(0)),
+                Run::Waits(report) => finish_off(task.host, report),
+                Run::Running | Run::Halted | Run::Traced(_) => {}
             }
         }
         for (tid, report) in std::mem::take(&mut self.core.early) {

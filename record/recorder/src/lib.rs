@@ -14,6 +14,7 @@
 //! - `task`: tasks and spaces
 //! - `stop`: what handling a stop comes to
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
+//! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
 //! - `foreign`: memory changed as a file, or from another process
 //! - `follow`: files that private mappings show, and calls change
@@ -53,6 +54,7 @@ mod point;
 mod procfs;
 mod programs;
 mod ptracing;
+mod scratch;
 mod seccomp;
 mod session;
 mod shared;

@@ -1,7 +1,7 @@
 //! Execution points: what is noted of a task that was stopped at an arbitrary instruction, so that a replay can find that
 //! instruction by its state.
 
-use guest::{GuestAddr, GuestMemory, PAGE_SIZE, Registers};
+use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use ptrace::{HostTid, Report, Stopped};
 use trace::{Event, Fact, KeyPiece, PageSum, PointInfo, Stop};
@@ -10,8 +10,8 @@ use crate::api::RecordError;
 use crate::pages::{self, Tracker};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
-use crate::task::{Resume, Task, same_place};
-use crate::{procfs, ptracing, signal};
+use crate::task::{Halt, Resume, Task, same_place};
+use crate::{procfs, ptracing, scratch, signal};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -27,7 +27,7 @@ pub(crate) fn on_interrupt(core: &mut Core, task: &mut Task, stopped: Stopped) -
         return Ok((stopped, Resume::Cont(0)));
     }
     let (mut stopped, mut regs) = (stopped, regs);
-    match repeats(task, &regs) {
+    match repeat_end(task, &regs) {
         // The breakpoints there are may be its tracer's.
         Some(_) if ptracing::is_traced(task) => (stopped, regs) = leave_repeated(task, stopped, regs)?,
         Some(end) => return run_past(task, stopped, end),
@@ -37,7 +37,33 @@ pub(crate) fn on_interrupt(core: &mut Core, task: &mut Task, stopped: Stopped) -
     let signal = task.held.first().map_or(0, |held| held.signal);
     let stopped = capture(core, task, stopped, regs, signal)?;
     signal::raise_held(task);
+    if task.halt == Halt::AfterRepeat {
+        stay_stopped(task)?;
+    }
     Ok((stopped, Resume::Cont(0)))
+}
+
+/// A task was stopped with all of its process. What others do until it goes on comes after what it did until here.
+pub(crate) fn on_group_stop(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+    let regs = stopped.registers()?;
+    let located = std::mem::take(&mut task.halt) == Halt::AtPoint || no_code_ran(task, &regs);
+    if located || task.pending.is_some() || task.exiting.is_some() {
+        return Ok((stopped, Resume::Listen));
+    }
+    if let Some(end) = repeat_end(task, &regs) {
+        task.halt = Halt::AfterRepeat;
+        return run_past(task, stopped, end);
+    }
+    let stopped = capture(core, task, stopped, regs, 0)?;
+    stay_stopped(task)?;
+    Ok((stopped, Resume::Cont(0)))
+}
+
+/// Has a task that was noted at a point stop there again with its process, if that is still stopped: it may have been let run for
+/// the point's sake.
+fn stay_stopped(task: &mut Task) -> Result<(), StopError> {
+    task.halt = Halt::AtPoint;
+    Ok(ptrace::Running::assume(task.host).interrupt()?)
 }
 
 /// Whether a stopped task has run no code of its own since its last event.
@@ -94,7 +120,7 @@ fn written_pages(core: &Core, task: &Task, stopped: Stopped) -> Result<(Stopped,
     *slot = Some(tracker);
     let mut sums = Vec::new();
     let mut bytes = vec![0; PAGE_SIZE as usize];
-    for page in pages::numbers(&ranges) {
+    for page in pages::numbers(&ranges).filter(|page| !scratch::is_ours(task, *page)) {
         // Pages that only the kernel may read now cannot be read by the guest before they are made readable.
         if task.space.memory.read_some(GuestAddr(page * PAGE_SIZE), &mut bytes) == bytes.len() {
             sums.push(PageSum { page, crc: crc32fast::hash(&bytes) });
@@ -109,14 +135,16 @@ fn key(task: &Task, regs: &Registers) -> Vec<KeyPiece> {
     const STACK: usize = 384;
     const AROUND: usize = 64;
     let memory = &task.space.memory;
+    let pool = task.space.scratch.borrow();
     let mut pieces: Vec<KeyPiece> = Vec::new();
     let mut add = |start: u64, len: usize| {
         let known = |piece: &KeyPiece| {
             piece.addr.0 <= start && start + len as u64 <= piece.addr.0 + piece.bytes.len() as u64
         };
-        // The page of ours is not there when replaying.
+        // Memory of ours is not there when replaying.
         let end = start.saturating_add(len as u64);
-        let ours = start < abi::PAGE + abi::PAGE_LEN && end > abi::PAGE;
+        let range = GuestRange { start: GuestAddr(start), end: GuestAddr(end) };
+        let ours = start < abi::PAGE + abi::PAGE_LEN && end > abi::PAGE || pool.overlaps(range);
         if start < PAGE_SIZE || end > i64::MAX as u64 || ours || pieces.iter().any(known) {
             return;
         }
@@ -201,11 +229,16 @@ fn value_of(regs: &Registers, register: iced_x86::Register) -> u64 {
 
 /// The instruction at the pc, and the end of it if it repeats itself: a task stopped in the middle of one stands at no boundary
 /// that a count of instructions can name.
-fn repeats(task: &Task, regs: &Registers) -> Option<u64> {
+fn repeat_end(task: &Task, regs: &Registers) -> Option<u64> {
     let mut code = [0; 16];
     let read = task.space.memory.read_some(regs.pc(), &mut code);
     let instruction = Decoder::with_ip(64, &code[..read], regs.rip, DecoderOptions::NONE).decode();
     is_repeated(&instruction).then(|| instruction.next_ip())
+}
+
+/// Whether a task stands in the middle of an instruction, for all that can be told.
+pub(crate) fn repeats(task: &Task, regs: &Registers) -> bool {
+    repeat_end(task, regs).is_some()
 }
 
 fn is_repeated(instruction: &Instruction) -> bool {
@@ -245,7 +278,7 @@ pub(crate) fn leave_repeated(
     mut stopped: Stopped,
     mut regs: Registers,
 ) -> Result<(Stopped, Registers), StopError> {
-    while repeats(task, &regs).is_some() {
+    while repeats(task, &regs) {
         let at = regs.rip;
         (stopped, regs) = step_once(task, stopped)?;
         if regs.rip != at {
@@ -264,7 +297,7 @@ pub(crate) fn after_step(
     const TRAP_FLAG: u64 = 1 << 8;
     let from = task.after;
     let info = stopped.siginfo()?;
-    while regs.rip == from.rip && repeats(task, &regs).is_some() {
+    while regs.rip == from.rip && repeats(task, &regs) {
         (stopped, regs) = step_once(task, stopped)?;
     }
     stopped.set_siginfo(&info)?;

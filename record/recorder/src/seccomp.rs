@@ -15,6 +15,7 @@ use trace::SyscallInfo;
 
 use crate::bpf::{CallData, Program};
 use crate::filter::{AUDIT_ARCH_X86_64, Ends};
+use crate::scratch::Plan;
 use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
@@ -221,6 +222,7 @@ pub(crate) fn deny(
     task.pending = Some(Pending {
         call: Call::enter(nr, args, &task.space.memory),
         class: Class::Plain,
+        writes: Plan::AsItIs,
         alone: false,
         made: (nr, args),
         new_action: None,

@@ -20,10 +20,11 @@ use crate::cpuid::Trapping;
 use crate::ending::Requests;
 use crate::output::Streams;
 use crate::ptracing::Tracing;
+use crate::scratch::Plan;
 use crate::shared::{Identity, Object};
 use crate::sink::Sink;
 use crate::stop::{Next, StopError};
-use crate::task::{Resume, Run, Space, Task};
+use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
 use crate::{ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall};
@@ -260,6 +261,13 @@ impl Session {
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
         self.reported = Some(tid);
+        if self.comes_too_early(tid, &report) {
+            if let Some(task) = self.tasks.get_mut(&tid) {
+                task.run = Run::Waits(report);
+                self.ready.insert(tid);
+            }
+            return Ok(());
+        }
         self.end_wait(tid, &mut report);
         report = match report {
             Report::Signal(libc::SIGCHLD, stopped) if self.is_told_otherwise(tid, &stopped) => {
@@ -270,7 +278,13 @@ impl Session {
         };
         match &report {
             Report::Event(PtraceEvent::Exec, stopped) => self.becomes_leader(tid, stopped)?,
-            Report::Event(PtraceEvent::Stop, _) | Report::Signal(..) => self.settle(tid)?,
+            Report::Event(PtraceEvent::Stop, _) | Report::Group(..) => self.settle(tid)?,
+            &Report::Signal(signal, _) => {
+                if signal == libc::SIGCONT {
+                    self.forget_stops(tid);
+                }
+                self.settle(tid)?;
+            }
             &Report::Exited(code) if tid == self.root => self.root_ended(code),
             &Report::Killed(signo, _) if tid == self.root => self.root_ended(128 + signo),
             _ => {}
@@ -348,6 +362,19 @@ impl Session {
     pub(crate) fn refuse(&mut self, why: String) {
         self.refused.get_or_insert(why);
         self.kill_all();
+    }
+
+    /// Whether another task runs that would see what becomes of this stop. What a call wrote in place is seen already.
+    fn comes_too_early(&self, tid: HostTid, report: &Report) -> bool {
+        if self.ending
+            || matches!(report, Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exec, _))
+        {
+            return false;
+        }
+        let in_place = |pending: &Pending| matches!(pending.writes, Plan::InPlace);
+        let waits = |task: &Task| task.space.is_shared() && !task.pending.as_ref().is_some_and(in_place);
+        let others = || self.tasks.values().any(|task| task.host != tid && task.runs_on_shared_memory());
+        self.tasks.get(&tid).is_some_and(waits) && others()
     }
 
     fn killed(&mut self, tid: HostTid, signo: i32, core: bool) -> Result<(), RecordError> {
@@ -432,6 +459,14 @@ impl Session {
             *holder = tid;
         }
         self.adopt(task)
+    }
+
+    /// A process goes on: signals to stop it that did not come to that are void.
+    fn forget_stops(&mut self, tid: HostTid) {
+        let process = self.tasks.get(&tid).map(|task| task.process);
+        for task in self.tasks.values_mut().filter(|task| Some(task.process) == process) {
+            task.held.retain(|held| !signal::is_stop(held.signal));
+        }
     }
 
     /// A task was stopped in its own code. Before its memory is looked at, system calls of others that are on their way
@@ -531,10 +566,9 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
             spawn::on_spawn(core, task, stopped)
         }
         Report::Event(_, stopped) => {
-            let outside = task.pending.is_none();
-            // Where a group stop ended, two threads would each wait for the other to go on first.
-            task.adrift = outside && !point::no_code_ran(task, &stopped.registers()?);
-            let resume = if outside { Resume::Cont(0) } else { Resume::ToExit };
+            // One that was stopped with its process stands where it stood.
+            task.adrift = task.pending.is_none() && !matches!(task.run, Run::Halted);
+            let resume = if task.pending.is_none() { Resume::Cont(0) } else { Resume::ToExit };
             Ok((stopped, resume))
         }
         Report::Signal(signal, stopped) => {
@@ -546,7 +580,7 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
         Report::Group(signal, stopped) if ptracing::is_traced(task) => {
             ptracing::on_group_stop(core, task, signal, stopped)
         }
-        Report::Group(_, stopped) => Ok((stopped, Resume::Listen)),
+        Report::Group(_, stopped) => point::on_group_stop(core, task, stopped),
         Report::Exited(_) | Report::Killed(..) => Err(StopError::Instead(report)),
     }
 }

@@ -96,6 +96,15 @@ pub(crate) fn on_signal(
             hold(core, task, signal, info);
             return point::on_interrupt(core, task, stopped);
         }
+        // Raised again, it could come after what is to undo it.
+        Place::Anywhere if disposition == Disposition::Stops && !point::repeats(task, &regs) => {
+            stopped = point::capture(core, task, stopped, regs, signal)?;
+            (Stop::None, task.after)
+        }
+        Place::Anywhere if disposition == Disposition::Stops => {
+            hold(core, task, signal, info);
+            return point::on_interrupt(core, task, stopped);
+        }
         Place::Anywhere => {
             task.adrift = true;
             return Ok((stopped, Resume::Cont(signal)));
@@ -260,9 +269,14 @@ fn usual_disposition(host: HostTid, signal: i32) -> Disposition {
     }
     match signal {
         libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT => Disposition::Ignored,
-        libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => Disposition::Stops,
+        _ if is_stop(signal) => Disposition::Stops,
         _ => Disposition::Kills,
     }
+}
+
+/// Whether a signal stops its process by default.
+pub(crate) fn is_stop(signal: i32) -> bool {
+    matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
 }
 
 fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {

@@ -9,11 +9,12 @@ use trace::{MemWrite, SyscallInfo};
 
 use crate::follow::{self, Changes};
 use crate::ptracing;
+use crate::scratch::{self, Plan, View};
 use crate::seccomp::{Asked, Denial};
 use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
-use crate::task::{Pending, Resume, Task};
+use crate::task::{Pending, Restart, Resume, Task};
 use crate::{answer, foreign, image, memmap, output, paranoid, programs, seccomp, shared, signal, trap};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -69,6 +70,17 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         None => kernel::decide(nr, &args, &space.memory)
             .map_err(|refusal| StopError::Refused(refusal.to_string()))?,
     };
+    let restarted = task.restart.take().filter(|_| nr == RESTART_SYSCALL);
+    let (effect_nr, effect_args) = restarted.as_ref().map_or((nr, args), |restart| restart.call);
+    let told = programs::element(task, effect_nr, &effect_args);
+    let call = Call::enter(effect_nr, effect_args, &space.memory).telling(told);
+    let unseen = output::moves_unseen(&core.streams, task, nr, &args);
+    let mut writes = Plan::AsItIs;
+    if let Some(restart) = restarted {
+        writes = restart.writes;
+    } else if class == Class::MayBlock && !unseen && space.is_shared() {
+        (stopped, writes) = scratch::plan(task, stopped, &call)?;
+    }
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     core.sink.begin(task.id, task.space.id, before, info);
     task.after = before;
@@ -92,7 +104,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
             stopped.set_registers(&Registers { rdi: args[0] & !kernel::CLONE_UNTRACED, ..regs })?;
             None
         }
-        _ if output::moves_unseen(&core.streams, task, nr, &args) => Some(Errno::EINVAL.as_result()),
+        _ if unseen => Some(Errno::EINVAL.as_result()),
         _ => None,
     };
     if let Some(result) = emulated {
@@ -103,17 +115,15 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     } else if let seccomp::Part::Installs(_) = filters {
         // Likewise.
         stopped.set_registers(&Registers { rdx: abi::ALLOW_ALL, ..regs })?;
+    } else if let (Plan::Moved(scratch), true) = (&writes, nr == effect_nr) {
+        // Likewise.
+        stopped.set_registers(&with_args(regs, scratch.args))?;
     }
-    let restarted = (nr == RESTART_SYSCALL).then_some(task.restart).flatten();
-    let (effect_nr, effect_args) = restarted.unwrap_or((nr, args));
     task.space.count_call(1);
     task.pending = Some(Pending {
-        call: Call::enter(effect_nr, effect_args, &space.memory).telling(programs::element(
-            task,
-            effect_nr,
-            &effect_args,
-        )),
+        call,
         class,
+        writes,
         alone: kernel::needs_space(class, nr, &args, &space.memory),
         made: (nr, args),
         new_action: new_segv_action(task, nr, &args),
@@ -136,6 +146,11 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     }
     signal::raise_held(task);
     Ok((stopped, Resume::ToExit))
+}
+
+/// The registers with other arguments.
+fn with_args(regs: Registers, [rdi, rsi, rdx, r10, r8, r9]: [u64; 6]) -> Registers {
+    Registers { rdi, rsi, rdx, r10, r8, r9, ..regs }
 }
 
 /// Whether a `clone` asks for a child that is not traced.
@@ -163,19 +178,25 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
         return seccomp::on_exit(core, task, stopped, (nr, args), denial);
     }
     let mut regs = stopped.registers()?;
-    if matches!(pending.class, Class::Map(MapCall::DiscardLater) | Class::Restrict) {
-        regs.rdx = args[2];
-        stopped.set_registers(&regs)?;
-    }
-    if untraced(nr, &args) {
-        regs.rdi = args[0];
-        stopped.set_registers(&regs)?;
-    }
     if pending.class == Class::SignalReturn {
         return on_sigreturn(core, task, stopped, regs, nr, args);
     }
-    let result = regs.rax as i64;
-    let call = pending.call.returned(result);
+    if regs.syscall_args() != args {
+        // It was made with others.
+        regs = with_args(regs, args);
+        stopped.set_registers(&regs)?;
+    }
+    let mut call = pending.call.returned(regs.rax as i64);
+    if let Plan::Moved(scratch) = &pending.writes {
+        let view = View { memory: &task.space.memory, scratch };
+        if scratch.put(&task.space.memory, &effects(&call, &view)?).is_err() {
+            // Where the guest may not write, nor could the kernel.
+            regs.rax = Errno::EFAULT.as_result() as u64;
+            stopped.set_registers(&regs)?;
+            call = call.returned(regs.rax as i64);
+        }
+    }
+    let result = call.result;
     match pending.class {
         Class::Unknown => kernel::answered_unknown(nr, &args, result)
             .map_err(|refusal| StopError::Refused(refusal.to_string()))?,
@@ -186,7 +207,7 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let done = matches!(pending.class, Class::Answer(_) | Class::Trace | Class::Plain | Class::MayBlock);
     let refused = pending.emulated.is_some() && !done;
     ptracing::authentic_in_memory(core, task, &call)?;
-    let ranges = if refused { Vec::new() } else { effects(&call, task)? };
+    let ranges = if refused { Vec::new() } else { effects(&call, &task.space.memory)? };
     let Changes { maps: mut late, mut writes } = follow::caught_up(core, task)?;
     let mut maps = task.space.owed.take();
     maps.append(&mut late);
@@ -211,7 +232,8 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     writes.extend(changed.writes);
     let (stream, crc) = output::of_call(core, task, &call)?;
     let after = going_on(&regs, nr, result);
-    task.restart = (result == ERESTART_RESTARTBLOCK).then_some((call.nr, call.args));
+    task.restart = (result == ERESTART_RESTARTBLOCK)
+        .then_some(Restart { call: (call.nr, call.args), writes: pending.writes });
     if pending.class == Class::Restrict && pending.emulated.is_none() {
         seccomp::installed(task, pending.filters, (nr, args), result)?;
     }
@@ -262,8 +284,8 @@ pub(crate) fn resumed(regs: &Registers) -> Registers {
     going_on(&regs, regs.orig_rax as u32, regs.rax as i64)
 }
 
-fn effects(call: &Call, task: &Task) -> Result<Vec<GuestRange>, StopError> {
-    kernel::effects(call, &task.space.memory).map_err(|error| {
+fn effects(call: &Call, memory: &dyn GuestMemory) -> Result<Vec<GuestRange>, StopError> {
+    kernel::effects(call, memory).map_err(|error| {
         StopError::Refused(format!("{}: {error}", kernel::format_call(call.nr, &call.args, None, None)))
     })
 }

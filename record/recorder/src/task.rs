@@ -5,13 +5,14 @@ use std::rc::{Rc, Weak};
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class};
-use ptrace::{HostTid, Memory, Stopped};
+use ptrace::{HostTid, Memory, Report, Stopped};
 use trace::MapOp;
 
 use crate::answer::Guise;
 use crate::follow::Follower;
 use crate::pages::Tracker;
 use crate::ptracing::Traced;
+use crate::scratch::{Plan, Pool};
 use crate::seccomp::{self, Sandbox};
 use crate::shared::SharedMapping;
 
@@ -42,6 +43,8 @@ pub(crate) struct Space {
     pub(crate) changed: RefCell<Vec<GuestRange>>,
     /// Whether another space was forked from this one, or this from another, with such mappings.
     pub(crate) sharing: Cell<bool>,
+    /// Memory of ours in it.
+    pub(crate) scratch: Rc<RefCell<Pool>>,
     /// Which of its pages were written, once that was asked for.
     pub(crate) tracker: RefCell<Option<Tracker>>,
     /// Whether mappings changed since the tracker took them in.
@@ -65,6 +68,7 @@ impl Space {
             owed: RefCell::default(),
             changed: RefCell::default(),
             sharing: Cell::new(false),
+            scratch: Rc::default(),
             tracker: RefCell::default(),
             remapped: Cell::new(true),
         }
@@ -108,6 +112,7 @@ impl Space {
             shared: self.shared.clone(),
             followers: self.followers.clone(),
             sharing: self.sharing.clone(),
+            scratch: Rc::new(RefCell::new(self.scratch.borrow().forked())),
             ..Self::new(id, owner, memory, self.brk.get())
         }
     }
@@ -130,11 +135,25 @@ pub(crate) enum Resume {
     Inject(i32),
 }
 
+/// Where a task stops with its process, having been stopped in its own code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Halt {
+    /// Nowhere yet.
+    #[default]
+    No,
+    /// Once it is past an instruction that repeats itself.
+    AfterRepeat,
+    /// At the execution point that it stands at.
+    AtPoint,
+}
+
 /// Whether a task runs.
 #[derive(Debug)]
 pub(crate) enum Run {
     /// Stopped, and may go on when its turn comes.
     Ready(Stopped, Resume),
+    /// Stopped while another ran on memory that it shares; what that comes to is seen to when its turn comes.
+    Waits(Report),
     /// Runs, or sleeps in the kernel.
     Running,
     /// In a group stop.
@@ -151,6 +170,8 @@ pub(crate) struct Pending {
     /// Number and arguments as the guest made it.
     pub(crate) made: (u32, [u64; 6]),
     pub(crate) class: Class,
+    /// Where it writes.
+    pub(crate) writes: Plan,
     /// Whether no other task may change or look at the space meanwhile.
     pub(crate) alone: bool,
     /// `rt_sigaction(SIGSEGV)`: the action it sets.
@@ -160,6 +181,15 @@ pub(crate) struct Pending {
     pub(crate) filters: seccomp::Part,
     /// All writable memory at entry, where that is compared.
     pub(crate) snapshot: Option<crate::paranoid::Snapshot>,
+}
+
+/// A call that was interrupted, and that the kernel goes on with.
+#[derive(Debug)]
+pub(crate) struct Restart {
+    /// Number and arguments.
+    pub(crate) call: (u32, [u64; 6]),
+    /// Where it writes.
+    pub(crate) writes: Plan,
 }
 
 /// A signal that waits for the task's next system call.
@@ -228,7 +258,7 @@ pub(crate) struct Task {
     /// Signals raised again, whose information is to be put back on delivery.
     pub(crate) raised: Vec<Held>,
     /// What `restart_syscall` would restart.
-    pub(crate) restart: Option<(u32, [u64; 6])>,
+    pub(crate) restart: Option<Restart>,
     pub(crate) segv: SegvShadow,
     /// Whether its process does not want to hear of stops of its children (`SA_NOCLDSTOP`).
     pub(crate) deaf_to_stops: Rc<Cell<bool>>,
@@ -248,6 +278,8 @@ pub(crate) struct Task {
     pub(crate) interrupted: bool,
     /// It was stopped after it had run code of its own, and no event tells where: it goes on before others run.
     pub(crate) adrift: bool,
+    /// It stops with its process.
+    pub(crate) halt: Halt,
     /// It asked for others to run (`sched_yield`).
     pub(crate) yields: bool,
     /// The tick at which it was last resumed.
@@ -336,6 +368,7 @@ impl Task {
             at_point: false,
             interrupted: false,
             adrift: false,
+            halt: Halt::No,
             yields: false,
             resumed: 0,
             runs_to: None,

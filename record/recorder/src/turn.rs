@@ -62,8 +62,17 @@ impl Session {
         }
         self.ready.remove(&tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
-        let run = std::mem::replace(&mut task.run, Run::Running);
-        let Run::Ready(stopped, resume) = run else { return Ok(true) };
+        let (stopped, resume) = match std::mem::replace(&mut task.run, Run::Running) {
+            Run::Ready(stopped, resume) => (stopped, resume),
+            Run::Waits(report) => {
+                self.report(Waited { tid, report })?;
+                return Ok(false);
+            }
+            other => {
+                task.run = other;
+                return Ok(true);
+            }
+        };
         task.resumed = now;
         task.adrift = false;
         if let Some(chaos) = &mut self.chaos
@@ -161,7 +170,7 @@ impl Session {
             return false;
         }
         let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.is_shared());
-        let first = |task: &Task| task.runs_on_shared_memory() || task.adrift && task.host != tid;
+        let first = |task: &Task| task.runs_on_shared_memory() || task.adrift && !adrift;
         !sharing || !self.tasks.values().any(first)
     }
 

@@ -21,13 +21,19 @@ fn succeed(args: &[&str], trace: &Path, what: &str) -> Output {
 /// Records the program with whole-memory checks at its points, and replays and indexes it. Returns what it printed.
 #[track_caller]
 fn check(program: &str, code: i32, least_points: usize) -> String {
+    check_with(&["--paranoid"], program, code, least_points)
+}
+
+/// The same, recorded with these options.
+#[track_caller]
+fn check_with(options: &[&str], program: &str, code: i32, least_points: usize) -> String {
     let scratch = tempfile::tempdir().unwrap();
     let source = programs::folder().join("points").join(format!("{program}.c"));
     let guest = programs::build_file(&source, scratch.path());
     let trace = scratch.path().join("trace");
     let recorded =
-        backstory(["record", "--paranoid", "-o"]).arg(&trace).arg("--").arg(&guest).output().unwrap();
-    assert_eq!(shell_code(&recorded), code, "{program}: {}", text(&recorded.stderr));
+        backstory(["record", "-o"]).arg(&trace).args(options).arg("--").arg(&guest).output().unwrap();
+    assert_eq!(shell_code(&recorded), code, "{program} {options:?}: {}", text(&recorded.stderr));
     succeed(&["check"], &trace, program);
     let events = text(&succeed(&["dump"], &trace, program).stdout);
     let points = events.lines().filter(|line| line.contains(" point (")).count();
@@ -57,6 +63,32 @@ fn signals_at_any_instruction() {
 fn programs_that_share_memory_are_one_unit() {
     let printed = check("shared", 0, 20);
     assert_eq!(printed, "sum 780 status 5 segment 111\n");
+}
+
+/// The same under chaos, several times.
+#[track_caller]
+fn check_chaos(program: &str, code: i32, printed: &str) {
+    for seed in ["1", "2"] {
+        let options = ["--paranoid", "--chaos", "--seed", seed];
+        assert_eq!(check_with(&options, program, code, 20), printed, "{program}, seed {seed}");
+    }
+}
+
+#[test]
+fn what_calls_write_while_others_run_comes_with_their_returns() {
+    assert_eq!(check("late_writes", 0, 5), "spun on\n");
+    check_chaos("late_writes", 0, "spun on\n");
+}
+
+#[test]
+fn a_stopped_process_stands_where_others_find_it() {
+    assert_eq!(check("stopped", 0, 5), "stopped 15 times\n");
+    check_chaos("stopped", 0, "stopped 15 times\n");
+}
+
+#[test]
+fn threads_fork_and_leaders_leave_threads_behind() {
+    check_chaos("forks", 6, "3 3 3 3\n");
 }
 
 /// Records until the program fails; `None` when it never did. The kept recording is replayed.

@@ -7,15 +7,15 @@ use crate::call::Call;
 use crate::row::When;
 
 /// Offsets in `struct msghdr`.
-const NAME_LENGTH: u64 = 8;
-const VECTOR: u64 = 16;
-const VECTOR_LENGTH: u64 = 24;
-const CONTROL: u64 = 32;
-const CONTROL_LENGTH: u64 = 40;
+pub(super) const NAME_LENGTH: u64 = 8;
+pub(super) const VECTOR: u64 = 16;
+pub(super) const VECTOR_LENGTH: u64 = 24;
+pub(super) const CONTROL: u64 = 32;
+pub(super) const CONTROL_LENGTH: u64 = 40;
 const FLAGS: u64 = 48;
 /// Offset of `msg_len` in `struct mmsghdr`, and its size.
-const MESSAGE_LENGTH: u64 = 56;
-const ENTRY: u64 = 64;
+pub(super) const MESSAGE_LENGTH: u64 = 56;
+pub(super) const ENTRY: u64 = 64;
 /// Most messages of one call (`UIO_MAXIOV`).
 const MAX_MESSAGES: u64 = 1024;
 
@@ -24,9 +24,14 @@ pub(super) fn note(call: &mut Call, header: u64, mem: &dyn GuestMemory) {
     call.note_u32(GuestAddr(header).wrapping_add(NAME_LENGTH), mem);
 }
 
+/// How many messages `recvmmsg` or `sendmmsg` was given.
+pub(super) fn count(call: &Call) -> u64 {
+    u64::from(call.args[2] as u32).min(MAX_MESSAGES)
+}
+
 /// Notes the same in each of `recvmmsg`'s headers.
 pub(super) fn note_all(call: &mut Call, mem: &dyn GuestMemory) {
-    for at in 0..u64::from(call.args[2] as u32).min(MAX_MESSAGES) {
+    for at in 0..count(call) {
         note(call, call.args[1].wrapping_add(at * ENTRY), mem);
     }
 }

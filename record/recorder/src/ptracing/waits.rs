@@ -8,6 +8,7 @@ use super::wanted::Wanted;
 use crate::answer::store;
 use crate::api::RecordError;
 use crate::procfs;
+use crate::scratch::Plan;
 use crate::session::Session;
 use crate::task::{Run, Task};
 
@@ -149,7 +150,11 @@ impl Session {
     /// Takes what there is to report, stores it where the wait wants it, and gives the wait's result.
     fn find(&mut self, tid: HostTid, wanted: &Wanted) -> Option<i64> {
         let found = self.take_stop(tid, wanted).or_else(|| self.take_end(tid, wanted))?;
-        let task = self.tasks.get(&tid)?;
+        let task = self.tasks.get_mut(&tid)?;
+        if let Some(pending) = &mut task.pending {
+            // The kernel's own answer, if it gave one, counts no longer.
+            pending.writes = Plan::AsItIs;
+        }
         let result = wanted.result(found.seen_as);
         let mut outcome = result;
         let mut put = |at: u64, bytes: &[u8]| {
@@ -227,7 +232,8 @@ impl Session {
                         tracing::debug!(%gone, "a waiting task is gone");
                     }
                 }
-                Run::Halted | Run::Traced(_) => {}
+                // What it returns is seen to when it has its turn.
+                Run::Halted | Run::Traced(_) | Run::Waits(_) => {}
             }
         }
         Ok(())
