@@ -24,6 +24,7 @@ use crate::{replay, scratch::Scratch, signals, traces};
 pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     let gdb = find_gdb()?;
     let trace = traces::open(args.which.trace.as_deref())?;
+    traces::say_if_cut(&trace, None);
     let scratch = Scratch::new("gdb")?;
     let socket = scratch.path().join("socket");
     let when = args.at.unwrap_or(When::Start);

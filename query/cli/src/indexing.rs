@@ -1,7 +1,7 @@
 //! `index`; and the index as questions need it: built where there is none, finished where it is not.
 
 use std::fs::{File, TryLockError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ pub(crate) fn index(args: &Index) -> anyhow::Result<ExitCode> {
     if !args.quiet {
         eprintln!("backstory: {}", summary(&report));
     }
+    traces::say_if_cut(&trace, None);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -38,9 +39,14 @@ pub(crate) fn build_all(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Resu
     run(trace, jobs, quiet)
 }
 
-/// Opens a recording for questions. Builds what is missing of its index, and says so.
+/// Opens a recording for questions. Builds what is missing of its index, and says so, and says where the recording was cut.
 pub(crate) fn database(named: Option<&Path>) -> anyhow::Result<Database> {
-    let dir = traces::find(named)?;
+    let database = open(traces::find(named)?)?;
+    traces::say_if_cut(database.trace(), None);
+    Ok(database)
+}
+
+fn open(dir: PathBuf) -> anyhow::Result<Database> {
     let why = match Database::open(&dir) {
         Ok(database) => match database.store().complete() {
             Ok(true) => return Ok(database),

@@ -59,6 +59,7 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
 /// `backstory info`: what is known of a recording without replaying it.
 pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
     let trace = traces::open(args.which.trace.as_deref())?;
+    traces::say_if_cut(&trace, None);
     let row = describe(&trace);
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -104,9 +105,7 @@ pub(crate) fn check(args: &Check) -> anyhow::Result<ExitCode> {
     for violation in &violations {
         writeln!(out, "{violation}")?;
     }
-    if !trace.is_complete() {
-        eprintln!("backstory: the recording is incomplete: {}", text::incomplete(&trace));
-    }
+    traces::say_if_cut(&trace, None);
     if violations.is_empty() {
         writeln!(out, "{}: {} events, no violation", trace.dir().display(), text::grouped(trace.len()))?;
         return Ok(ExitCode::SUCCESS);

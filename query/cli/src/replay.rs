@@ -8,28 +8,27 @@ use trace::{Moments, Trace};
 
 use crate::args;
 use crate::exit::{Class, Classify, Failure};
-use crate::{text, traces};
+use crate::traces;
 
 /// `backstory replay`
 pub(crate) fn replay(args: &args::Replay) -> anyhow::Result<ExitCode> {
     let trace = traces::open(args.which.trace.as_deref())?;
     let (mut printer, mut silent) = (Printer, Silent);
     let observer: &mut dyn Observer = if args.quiet { &mut silent } else { &mut printer };
-    match args.until {
-        None => to_end(&trace, observer)?,
-        Some(when) => to_moment(&trace, when, observer)?,
-    }
-    if !trace.is_complete() {
-        let why = text::incomplete(&trace);
-        eprintln!("backstory: the recording is incomplete: {why}; replayed what there is");
-    }
+    let end = match args.until {
+        None => Some(to_end(&trace, observer)?),
+        Some(when) => {
+            to_moment(&trace, when, observer)?;
+            None
+        }
+    };
+    traces::say_if_cut(&trace, end);
     Ok(ExitCode::SUCCESS)
 }
 
-fn to_end(trace: &Trace, observer: &mut dyn Observer) -> anyhow::Result<()> {
+fn to_end(trace: &Trace, observer: &mut dyn Observer) -> anyhow::Result<Moment> {
     let mut replay = Replay::open(trace, &Options::default()).class_by(class_of)?;
-    replay.finish(observer).class_by(class_of)?;
-    Ok(())
+    Ok(replay.finish(observer).class_by(class_of)?.total())
 }
 
 fn to_moment(trace: &Trace, when: When, observer: &mut dyn Observer) -> anyhow::Result<()> {

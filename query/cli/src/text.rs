@@ -58,7 +58,7 @@ pub(crate) fn date(epoch: u64) -> String {
 /// Why a recording has no end.
 pub(crate) fn incomplete(trace: &trace::Trace) -> String {
     match trace.stopped() {
-        None => "its recorder was killed".to_owned(),
+        None => "its recorder was killed, or its files were cut short".to_owned(),
         Some(why) if why.is_empty() => "its recorder stopped, with no room left to say why".to_owned(),
         Some(why) => format!("its recorder stopped: {why}"),
     }

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use trace::{DirError, Trace};
+use guest::Moment;
+use trace::{DirError, Moments, Trace};
 
 use crate::exit::{Class, Classify};
+use crate::text;
 
 /// The folder of the recording meant: the latest when none is named. Says so where something here has the same name.
 pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
@@ -20,6 +22,22 @@ pub(crate) fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
         Err(error @ DirError::Io { .. }) => Err(error).class(Class::System),
         Err(error) => Err(error).class(Class::Input),
     }
+}
+
+/// Says on standard error, in one line, where a recording ends if not where the program did. `end` is its last moment if that is known.
+pub(crate) fn say_if_cut(trace: &Trace, end: Option<Moment>) {
+    let refused = trace.summary().and_then(|summary| summary.refused.clone());
+    let why = match refused {
+        Some(why) => why,
+        None if trace.is_complete() => return,
+        None => text::incomplete(trace),
+    };
+    let end = end.or_else(|| Some(Moments::load(trace).ok()??.total()));
+    let place = match end {
+        Some(moment) => moment.to_string(),
+        None => format!("event {}, of an unknown moment", text::grouped(trace.len())),
+    };
+    eprintln!("backstory: the recording ends at {place}, cut: {why}; what ran later is not in it");
 }
 
 /// Opens the recording meant.

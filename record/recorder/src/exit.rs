@@ -6,14 +6,14 @@ use ptrace::{HostTid, Report, Stopped};
 use trace::{Data, MemWrite};
 
 use crate::session::Core;
-use crate::shared;
 use crate::stop::{Next, StopError};
 use crate::task::{Exiting, Resume, Task};
+use crate::{point, shared};
 
 /// At `PTRACE_EVENT_EXIT`: the task is about to go, its memory still there.
-pub(crate) fn on_exit(task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+pub(crate) fn on_exit(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
     let status = stopped.event_message()? as i32;
-    let located = task.pending.is_some() || task.dying != 0;
+    let located = task.pending.is_some() || task.dying != 0 || point::at_death(core, task, &stopped)?;
     if task.pending.take().is_some() {
         task.space.count_call(-1);
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
 use ptrace::{HostTid, Stopped};
 
+use crate::api::RecordError;
 use crate::exec;
 use crate::procfs;
 use crate::stop::StopError;
@@ -87,16 +88,20 @@ pub(crate) struct Tracker {
 impl Tracker {
     /// Begins to follow: all memory counts as written at first.
     pub(crate) fn new(stopped: Stopped, process: HostTid) -> Result<(Self, Stopped), StopError> {
-        let tid = stopped.tid();
-        let pagemap = File::open(format!("/proc/{tid}/pagemap")).map_err(|source| {
-            crate::api::RecordError::System { what: "cannot open a tracee's pagemap", source }
-        })?;
+        let mut tracker = Self::without_faults(stopped.tid())
+            .map_err(|source| RecordError::System { what: "cannot open a tracee's pagemap", source })?;
         let (faults, stopped) = userfaultfd(stopped, process)?;
         let faults = faults.filter(|fd| enable(fd).is_ok());
         if faults.is_none() {
             tracing::debug!("no write tracking: all memory is hashed");
         }
-        Ok((Self { faults, pagemap, untracked: Vec::new() }, stopped))
+        tracker.faults = faults;
+        Ok((tracker, stopped))
+    }
+
+    /// Follows nothing: all memory counts as written each time.
+    pub(crate) fn without_faults(tid: HostTid) -> io::Result<Self> {
+        Ok(Self { faults: None, pagemap: File::open(format!("/proc/{tid}/pagemap"))?, untracked: Vec::new() })
     }
 
     /// Takes in that mappings changed.

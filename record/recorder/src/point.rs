@@ -10,8 +10,8 @@ use crate::api::RecordError;
 use crate::pages::{self, Tracker};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
-use crate::task::{Halt, Resume, Task, same_place};
-use crate::{procfs, ptracing, scratch, signal};
+use crate::task::{Halt, Resume, Run, Task, same_place};
+use crate::{procfs, ptracing, scratch, signal, syscall};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -79,7 +79,52 @@ pub(crate) fn capture(
     regs: Registers,
     signal: i32,
 ) -> Result<Stopped, StopError> {
-    let (stopped, pages) = written_pages(core, task, stopped)?;
+    let stopped = track(task, stopped)?;
+    let pages = written_pages(core, task)?;
+    write(core, task, &stopped, (regs, signal), pages)?;
+    Ok(stopped)
+}
+
+/// A task was killed, and stands at its end. Writes down where it was in its own code; whether that could be told.
+pub(crate) fn at_death(core: &mut Core, task: &mut Task, stopped: &Stopped) -> Result<bool, StopError> {
+    let ran = matches!(task.run, Run::Running) || task.adrift;
+    let regs = stopped.registers()?;
+    if !ran || no_code_ran(task, &regs) {
+        return Ok(true);
+    }
+    if regs.orig_rax as i64 >= 0 {
+        syscall::never_made(core, task, &regs)?;
+        return Ok(true);
+    }
+    if repeats(task, &regs) {
+        return Ok(false);
+    }
+    let untracked = task.space.tracker.borrow().is_none();
+    if untracked {
+        task.space.tracker.replace(Tracker::without_faults(task.host).ok());
+        task.space.remapped.set(true);
+    }
+    let pages = written_pages(core, task);
+    if untracked {
+        task.space.tracker.replace(None);
+    }
+    match pages {
+        Ok(pages) => write(core, task, stopped, (regs, libc::SIGKILL), pages).map(|()| true),
+        Err(error) => {
+            tracing::debug!(%error, "the memory of a killed task cannot be read");
+            Ok(false)
+        }
+    }
+}
+
+/// Writes the event.
+fn write(
+    core: &mut Core,
+    task: &mut Task,
+    stopped: &Stopped,
+    (regs, signal): (Registers, i32),
+    pages: Vec<PageSum>,
+) -> Result<(), StopError> {
     let before = Registers { orig_rax: u64::MAX, ..regs };
     let now = procfs::cpu_nanos(task.host);
     let info = PointInfo {
@@ -96,28 +141,29 @@ pub(crate) fn capture(
     task.after = before;
     task.raw = regs;
     task.at_point = true;
+    Ok(())
+}
+
+/// Sees to it that the pages that are written are known from now on.
+fn track(task: &Task, stopped: Stopped) -> Result<Stopped, StopError> {
+    if task.space.tracker.borrow().is_some() {
+        return Ok(stopped);
+    }
+    let (tracker, stopped) = Tracker::new(stopped, task.process)?;
+    task.space.tracker.replace(Some(tracker));
+    task.space.remapped.set(true);
     Ok(stopped)
 }
 
-fn written_pages(core: &Core, task: &Task, stopped: Stopped) -> Result<(Stopped, Vec<PageSum>), StopError> {
+fn written_pages(core: &Core, task: &Task) -> Result<Vec<PageSum>, RecordError> {
     let system = |source| RecordError::System { what: "cannot tell which pages a tracee wrote", source };
     let mut slot = task.space.tracker.borrow_mut();
-    let mut stopped = stopped;
-    let mut tracker = match slot.take() {
-        Some(tracker) => tracker,
-        None => {
-            let (tracker, again) = Tracker::new(stopped, task.process)?;
-            stopped = again;
-            task.space.remapped.set(true);
-            tracker
-        }
-    };
+    let Some(tracker) = slot.as_mut() else { return Ok(Vec::new()) };
     if task.space.remapped.replace(false) {
         tracker.cover(task.host).map_err(system)?;
     }
     let ranges = if core.paranoid { Tracker::all(task.host) } else { tracker.take_written(task.host) };
     let ranges = ranges.map_err(system)?;
-    *slot = Some(tracker);
     let mut sums = Vec::new();
     let mut bytes = vec![0; PAGE_SIZE as usize];
     for page in pages::numbers(&ranges).filter(|page| !scratch::is_ours(task, *page)) {
@@ -126,7 +172,7 @@ fn written_pages(core: &Core, task: &Task, stopped: Stopped) -> Result<(Stopped,
             sums.push(PageSum { page, crc: crc32fast::hash(&bytes) });
         }
     }
-    Ok((stopped, sums))
+    Ok(sums)
 }
 
 /// Memory near the stack pointer, near what the registers point to, and what the code ahead will access.

@@ -547,7 +547,7 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
         }
         Report::Event(PtraceEvent::Exit, stopped) => {
             let status = stopped.event_message()?;
-            let next = exit::on_exit(task, stopped)?;
+            let next = exit::on_exit(core, task, stopped)?;
             ptracing::on_exit(task, status);
             Ok(next)
         }

@@ -148,6 +148,17 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     Ok((stopped, Resume::ToExit))
 }
 
+/// A task was killed between a `syscall` instruction and the stop at its entry.
+pub(crate) fn never_made(core: &mut Core, task: &mut Task, regs: &Registers) -> Result<(), StopError> {
+    let (nr, args) = (regs.orig_rax as u32, regs.syscall_args());
+    let before = at_instruction(regs);
+    let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
+    core.sink.begin(task.id, task.space.id, before, info);
+    core.sink.announce(task.id)?;
+    task.after = before;
+    Ok(())
+}
+
 /// The registers with other arguments.
 fn with_args(regs: Registers, [rdi, rsi, rdx, r10, r8, r9]: [u64; 6]) -> Registers {
     Registers { rdi, rsi, rdx, r10, r8, r9, ..regs }

@@ -7,8 +7,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use backstory_oracle::command::{complaint, record, recorder};
-use trace::{Fact, Trace};
+use backstory_oracle::command::{backstory, complaint, record, recorder};
+use backstory_oracle::programs;
+use trace::{Fact, Status, Trace};
 
 /// More bytes and more calls than the writer holds back.
 const BUSY: &str = "head -c 6000000 /dev/urandom >/dev/null; \
@@ -84,4 +85,103 @@ fn a_full_disk_ends_the_recording_with_its_own_status() {
     let dir = scratch.path().join("full");
     assert!(expect_beginning(&dir) > 100);
     assert!(Trace::open(&dir).unwrap().stopped().unwrap().contains("payload"));
+}
+
+/// Runs a command on a recording; its output, and the line that says where the recording ends.
+fn cut_line(args: &[&str], dir: &Path) -> (String, Option<String>) {
+    let mut command = backstory(&args[..1]);
+    if args[0] == "query" {
+        command.arg("-t");
+    }
+    let output = command.arg(dir).args(&args[1..]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{args:?}: {said}");
+    let mut lines = said.lines().filter_map(|line| line.strip_prefix("backstory: the recording ends at "));
+    let line = lines.next().map(str::to_owned);
+    assert_eq!(lines.next(), None, "{args:?} says it twice: {said}");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), line)
+}
+
+#[test]
+fn every_command_says_where_a_recording_was_cut() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("trace");
+    // What is recorded is written whenever nothing else happens for a while.
+    let script = "for i in 1 2 3 4 5 6 7 8; do sleep 0.1; echo $i; done";
+    assert!(record(&dir, &["sh", "-c", script]).status.success());
+    let commands: [&[&str]; 6] = [
+        &["info"],
+        &["check"],
+        &["replay", "-q"],
+        &["index", "-q"],
+        &["query", "SELECT max(moment) FROM events"],
+        &["info"],
+    ];
+    for args in commands {
+        assert_eq!(cut_line(args, &dir).1, None, "{args:?} of a whole recording");
+    }
+    std::fs::remove_file(dir.join("index.db")).unwrap();
+    std::fs::remove_dir_all(dir.join("learned")).unwrap();
+    let events = std::fs::File::options().write(true).open(dir.join("events")).unwrap();
+    events.set_len(events.metadata().unwrap().len() / 2).unwrap();
+    let mut ends = Vec::new();
+    for args in commands {
+        let line = cut_line(args, &dir).1.unwrap_or_else(|| panic!("{args:?} says nothing"));
+        assert!(line.contains("its files were cut short; what ran later is not in it"), "{args:?}: {line}");
+        ends.push(line);
+    }
+    assert!(ends[0].starts_with("event ") && ends[2].starts_with('@'), "{ends:?}");
+    assert!(ends[3..].iter().all(|end| *end == ends[2]), "{ends:?}");
+    // The last event is a call: the recording ends once it has retired.
+    let (answer, _) = cut_line(commands[4], &dir);
+    let last: u64 = answer.lines().last().unwrap().trim().parse().unwrap();
+    assert!(ends[2].starts_with(&format!("@{},", last + 1)), "{last} {ends:?}");
+}
+
+/// A program that is killed while it counts, with nothing else told of it: its count is what its memory holds when it ends.
+const COUNTS: &str = "
+    #include <signal.h>
+    #include <stdio.h>
+    #include <sys/mman.h>
+    #include <sys/wait.h>
+    #include <unistd.h>
+    int main(void) {
+        volatile unsigned long *n = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        pid_t child = fork();
+        if (child == 0) for (unsigned long x = 1; ; x = x * 25214903917 + 11) { n[0]++; n[x >> 55] += x; }
+        while (n[0] == 0) usleep(1000);
+        usleep(30000);
+        kill(child, SIGKILL);
+        int status;
+        waitpid(child, &status, 0);
+        unsigned long sum = 0;
+        for (int i = 0; i < 512; i++) sum = sum * 31 + n[i];
+        printf(\"%lu %lu %d\\n\", n[0], sum, status);
+    }";
+
+#[test]
+fn what_a_killed_task_ran_last_is_in_the_recording() {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("counts.c");
+    std::fs::write(&source, COUNTS).unwrap();
+    let guest = programs::build_file(&source, scratch.path());
+    let dir = scratch.path().join("trace");
+    let recorded = record(&dir, &[&guest]);
+    assert!(recorded.status.success());
+    let trace = Trace::open(&dir).unwrap();
+    assert_eq!(trace::check(&trace), []);
+    let killed: Vec<bool> = trace
+        .events()
+        .filter_map(|item| match item.unwrap().1.fact {
+            Fact::Exit(Status::Killed(killed)) => Some(killed.unlocated),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(killed, [false]);
+    for _ in 0..2 {
+        assert_eq!(
+            cut_line(&["replay"], &dir),
+            (String::from_utf8_lossy(&recorded.stdout).into_owned(), None)
+        );
+    }
 }

@@ -40,7 +40,7 @@ static void pauses(long nanos) {
 static void controls(pid_t worker) {
     for (int i = 0; i < STOPS; i++) {
         pauses(15000000 + 1000000 * i);
-        check(kill(worker, i % 3 ? SIGSTOP : SIGTSTP) == 0, "kill");
+        check(kill(worker, SIGSTOP) == 0, "kill");
         int status = 0;
         check(waitpid(worker, &status, WUNTRACED) == worker && WIFSTOPPED(status), "stopped");
         for (int at = i; at < 1 << 16; at += 97) shared->bytes[at]++;
@@ -74,7 +74,7 @@ static void *stops_all(void *arg) {
         pauses(7000000);
         own_stops++;
         // Whoever gets it, all stop; the controller lets them go on when its own turn has come.
-        raise(SIGTSTP);
+        raise(SIGSTOP);
     }
     return arg;
 }
