@@ -13,6 +13,9 @@ use crate::{
 const MAPPING: &str = "space, start, end, prot, shared, file, file_offset, name, source, source_addr, mapped_by, \
                        mapped_at, since, until";
 
+const SYSCALL: &str =
+    "event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset";
+
 impl Store {
     /// The number of instructions indexed so far.
     pub fn end(&self) -> Result<Moment, QueryError> {
@@ -61,16 +64,13 @@ impl Store {
 
     /// The syscall of an event.
     pub fn syscall(&self, event: EventId) -> Result<Option<SyscallRow>, QueryError> {
-        let sql = "SELECT event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset \
-                   FROM syscalls WHERE event = ?1";
-        self.one(sql, event.0, syscall)
+        self.one(&format!("SELECT {SYSCALL} FROM syscalls WHERE event = ?1"), event.0, syscall)
     }
 
     /// The call that `task` was in at an event of another task: the first of its calls that returned behind it.
     pub fn call_behind(&self, event: EventId, task: TaskId) -> Result<Option<SyscallRow>, QueryError> {
         let sql = format!(
-            "SELECT event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset \
-             FROM syscalls WHERE event > ?1 AND task = {task} ORDER BY event LIMIT 1"
+            "SELECT {SYSCALL} FROM syscalls WHERE event > ?1 AND task = {task} ORDER BY event LIMIT 1"
         );
         self.one(&sql, event.0, syscall)
     }
@@ -78,8 +78,7 @@ impl Store {
     /// The last call of `task` that returned before an event.
     pub fn call_before(&self, event: EventId, task: TaskId) -> Result<Option<SyscallRow>, QueryError> {
         let sql = format!(
-            "SELECT event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset \
-             FROM syscalls WHERE event < ?1 AND task = {task} ORDER BY event DESC LIMIT 1"
+            "SELECT {SYSCALL} FROM syscalls WHERE event < ?1 AND task = {task} ORDER BY event DESC LIMIT 1"
         );
         self.one(&sql, event.0, syscall)
     }

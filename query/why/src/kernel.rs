@@ -1,6 +1,6 @@
 //! The kernel as a writer: which event it was, and where the program asked for it.
 
-use guest::{EventId, GuestAddr, Moment};
+use guest::{EventId, GuestAddr, Moment, TaskId};
 use store::{QueryError, SyscallRow, WriteRow};
 use tables::{Database, describe_signal, describe_syscall};
 use trace::{Event, Fact, SpawnInfo};
@@ -23,18 +23,16 @@ pub(crate) fn writer(
     first: GuestAddr,
 ) -> Result<(Writer, Vec<StackFrame>), QueryError> {
     let store = database.store();
-    let spot = |pc| Spot { space: row.space, moment: row.moment, pc };
     if let Some(call) = store.syscall(event)? {
         // The syscall instruction is the one that retires at the write's moment.
-        let at = store.at(row.moment)?.filter(|at| at.task == row.task);
-        let stack = at.as_ref().map(|at| stack::frames(database, spot(at.pc))).transpose()?;
-        let place = at.map(|at| code::innermost(database, spot(at.pc)));
-        return Ok((by_call(database, row, call, first, place)?, stack.unwrap_or_default()));
+        let (place, stack) = asked_from(database, row.moment, row.task)?;
+        return Ok((by_call(database, row, call, first, place)?, stack));
     }
     if let Some(signal) = store.signal(event)? {
         let text = format!("frame of {}", describe_signal(&signal));
-        let place = code::innermost(database, spot(signal.pc));
-        return Ok((plain(text, Some(place)), stack::interrupted(database, spot(signal.pc))?));
+        let spot = Spot { space: row.space, moment: row.moment, pc: signal.pc };
+        let place = code::innermost(database, spot);
+        return Ok((plain(text, Some(place)), stack::interrupted(database, spot)?));
     }
     match database.trace().event(event).ok() {
         // The program that asked for it is gone, and the new one has not run yet.
@@ -50,11 +48,8 @@ pub(crate) fn writer(
             Ok((plain(format!("exit of task {task}, which {what}"), None), Vec::new()))
         }
         Some(Event { fact: Fact::Spawn(info), task, .. }) => {
-            let at = store.at(row.moment)?.filter(|at| at.task == task);
-            let spot = |at: &store::ExecutionRow| Spot { space: at.space, moment: at.moment, pc: at.pc };
-            let stack = at.as_ref().map(|at| stack::frames(database, spot(at))).transpose()?;
-            let place = at.map(|at| code::innermost(database, spot(&at)));
-            Ok((plain(put_by_spawn(&info, row), place), stack.unwrap_or_default()))
+            let (place, stack) = asked_from(database, row.moment, task)?;
+            Ok((plain(put_by_spawn(&info, row), place), stack))
         }
         Some(Event { fact: Fact::Traced(info), .. }) => {
             // `ptrace` does it before it returns; what else writes the memory of others has returned.
@@ -66,14 +61,24 @@ pub(crate) fn writer(
                 return Ok((plain(describe_event(database, event)?, None), Vec::new()));
             };
             let text = format!("{} by task {}", describe_syscall(&call), call.task);
-            let at = store.at(call.moment)?.filter(|at| at.task == call.task);
-            let spot = |at: &store::ExecutionRow| Spot { space: at.space, moment: at.moment, pc: at.pc };
-            let stack = at.as_ref().map(|at| stack::frames(database, spot(at))).transpose()?;
-            let place = at.map(|at| code::innermost(database, spot(&at)));
-            Ok((plain(text, place), stack.unwrap_or_default()))
+            let (place, stack) = asked_from(database, call.moment, call.task)?;
+            Ok((plain(text, place), stack))
         }
         _ => Ok((plain(describe_event(database, event)?, None), Vec::new())),
     }
+}
+
+/// The instruction by which a task asked for a call at a moment, and the calls in progress there.
+fn asked_from(
+    database: &Database,
+    moment: Moment,
+    task: TaskId,
+) -> Result<(Option<Place>, Vec<StackFrame>), QueryError> {
+    let Some(at) = database.store().at(moment)?.filter(|at| at.task == task) else {
+        return Ok((None, Vec::new()));
+    };
+    let spot = Spot { space: at.space, moment, pc: at.pc };
+    Ok((Some(code::innermost(database, spot)), stack::frames(database, spot)?))
 }
 
 fn by_call(
