@@ -166,7 +166,8 @@ fn written_pages(core: &Core, task: &Task) -> Result<Vec<PageSum>, RecordError> 
     let ranges = ranges.map_err(system)?;
     let mut sums = Vec::new();
     let mut bytes = vec![0; PAGE_SIZE as usize];
-    for page in pages::numbers(&ranges).filter(|page| !scratch::is_ours(task, *page)) {
+    let is_ours = |page: u64| scratch::is_ours(task, GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE));
+    for page in pages::numbers(&ranges).filter(|page| !is_ours(*page)) {
         // Pages that only the kernel may read now cannot be read by the guest before they are made readable.
         if task.space.memory.read_some(GuestAddr(page * PAGE_SIZE), &mut bytes) == bytes.len() {
             sums.push(PageSum { page, crc: crc32fast::hash(&bytes) });
@@ -181,7 +182,6 @@ fn key(task: &Task, regs: &Registers) -> Vec<KeyPiece> {
     const STACK: usize = 384;
     const AROUND: usize = 64;
     let memory = &task.space.memory;
-    let pool = task.space.scratch.borrow();
     let mut pieces: Vec<KeyPiece> = Vec::new();
     let mut add = |start: u64, len: usize| {
         let known = |piece: &KeyPiece| {
@@ -189,8 +189,7 @@ fn key(task: &Task, regs: &Registers) -> Vec<KeyPiece> {
         };
         // Memory of ours is not there when replaying.
         let end = start.saturating_add(len as u64);
-        let range = GuestRange { start: GuestAddr(start), end: GuestAddr(end) };
-        let ours = start < abi::PAGE + abi::PAGE_LEN && end > abi::PAGE || pool.overlaps(range);
+        let ours = scratch::is_ours(task, GuestRange { start: GuestAddr(start), end: GuestAddr(end) });
         if start < PAGE_SIZE || end > i64::MAX as u64 || ours || pieces.iter().any(known) {
             return;
         }
@@ -315,7 +314,7 @@ pub(crate) fn step(task: &Task, mut stopped: Stopped, steps: u64) -> Result<(Sto
 fn is_step(stopped: &Stopped) -> Result<bool, StopError> {
     const TRAP_TRACE: i32 = 2;
     let info = stopped.siginfo()?;
-    Ok(i32::from_le_bytes([info[8], info[9], info[10], info[11]]) == TRAP_TRACE)
+    Ok(signal::si_code(&info) == TRAP_TRACE)
 }
 
 /// A task that may stand inside an instruction that repeats itself runs to its end.

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers, Unmapped};
+use guest::{GuestAddr, GuestMemory, GuestRange, Registers, Unmapped};
 use kernel::{Place, Pointer};
 use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
 
@@ -247,13 +247,16 @@ fn next_call(
     }
 }
 
-/// Whether memory of ours lies in a page.
-pub(crate) fn is_ours(task: &Task, page: u64) -> bool {
-    task.space.scratch.borrow().overlaps(GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE))
+/// Whether memory of ours lies in a range: the page that every space has, or the space's pool.
+pub(crate) fn is_ours(task: &Task, range: GuestRange) -> bool {
+    let page = GuestRange::new(GuestAddr(abi::PAGE), abi::PAGE_LEN);
+    page.overlaps(range) || task.space.scratch.borrow().overlaps(range)
 }
 
 #[cfg(test)]
 mod tests {
+    use guest::PAGE_SIZE;
+
     use super::*;
 
     #[test]

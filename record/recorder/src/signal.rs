@@ -35,8 +35,13 @@ pub(crate) enum Place {
     Anywhere,
 }
 
-fn si_code(info: &[u8; 128]) -> i32 {
-    i32::from_le_bytes([info[8], info[9], info[10], info[11]])
+/// The `int` at an offset of a `siginfo_t`.
+pub(crate) fn info_word(info: &[u8; 128], at: usize) -> i32 {
+    i32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]])
+}
+
+pub(crate) fn si_code(info: &[u8; 128]) -> i32 {
+    info_word(info, 8)
 }
 
 /// Whether a mask blocks SIGSEGV.
@@ -207,7 +212,7 @@ fn fact(signo: i32, info: &[u8; 128], action: SignalAction) -> Fact {
 /// `int 0x80`: our filter answers with a SIGSYS of its own data.
 fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
     const AUDIT_ARCH_I386: [u8; 4] = 0x4000_0003u32.to_le_bytes();
-    let data = i32::from_le_bytes([info[4], info[5], info[6], info[7]]);
+    let data = info_word(info, 4);
     let ours = signal == libc::SIGSYS
         && si_code(info) == seccomp::SYS_SECCOMP
         && info[28..32] == AUDIT_ARCH_I386
@@ -215,7 +220,7 @@ fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
     if !ours {
         return Ok(());
     }
-    let nr = i32::from_le_bytes([info[24], info[25], info[26], info[27]]);
+    let nr = info_word(info, 24);
     Err(StopError::Refused(format!("int 0x80 (32-bit system call {nr}) is not supported")))
 }
 
@@ -233,8 +238,7 @@ pub(crate) fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers
 
 /// The registers before an instruction that raised a signal: a breakpoint instruction is behind the pc already.
 fn at_fault(task: &Task, signal: i32, regs: &Registers) -> Registers {
-    const RESUME_FLAG: u64 = 1 << 16;
-    let mut before = Registers { orig_rax: u64::MAX, eflags: regs.eflags & !RESUME_FLAG, ..*regs };
+    let mut before = syscall::outside_calls(regs);
     let mut bytes = [0; 2];
     if signal == libc::SIGTRAP && task.space.memory.read(regs.pc().wrapping_sub(2), &mut bytes).is_ok() {
         before.rip = match bytes {
@@ -300,7 +304,7 @@ pub(crate) fn raise_held(task: &mut Task) {
 
 /// If this is a signal that was held back and raised again, or that a filter of the guest's wants: what it came with at first.
 fn raised_again(task: &mut Task, signal: i32, info: &[u8; 128]) -> Option<[u8; 128]> {
-    let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
+    let sender = info_word(info, 16);
     // Another process id namespace knows us as 0.
     let again = si_code(info) == libc::SI_TKILL && (sender == 0 || sender as u32 == std::process::id());
     let filtered = signal == libc::SIGSYS && si_code(info) == seccomp::SYS_SECCOMP;

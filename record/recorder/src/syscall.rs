@@ -287,12 +287,17 @@ fn going_on(regs: &Registers, nr: u32, result: i64) -> Registers {
 
 /// The registers with which a stopped task goes on, as events have them.
 pub(crate) fn resumed(regs: &Registers) -> Registers {
-    const RESUME_FLAG: u64 = 1 << 16;
-    let regs = Registers { eflags: regs.eflags & !RESUME_FLAG, ..*regs };
+    let outside = outside_calls(regs);
     if (regs.orig_rax as i64) < 0 {
-        return Registers { orig_rax: u64::MAX, ..regs };
+        return outside;
     }
-    going_on(&regs, regs.orig_rax as u32, regs.rax as i64)
+    going_on(&outside, regs.orig_rax as u32, regs.rax as i64)
+}
+
+/// Registers of user code, as events have them: in no call, and without the flag by which the processor goes past a breakpoint.
+pub(crate) fn outside_calls(regs: &Registers) -> Registers {
+    const RESUME_FLAG: u64 = 1 << 16;
+    Registers { orig_rax: u64::MAX, eflags: regs.eflags & !RESUME_FLAG, ..*regs }
 }
 
 fn effects(call: &Call, memory: &dyn GuestMemory) -> Result<Vec<GuestRange>, StopError> {

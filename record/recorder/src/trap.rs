@@ -9,6 +9,7 @@ use crate::cpuid;
 use crate::exec;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
+use crate::syscall;
 use crate::task::{Resume, Task};
 
 /// The trapped instruction at the pc, if it is one whose trap the guest did not ask for.
@@ -32,8 +33,7 @@ pub(crate) fn on_trapped(
     regs: Registers,
     kind: Trapped,
 ) -> Result<Next, StopError> {
-    const RESUME_FLAG: u64 = 1 << 16;
-    let before = Registers { orig_rax: u64::MAX, eflags: regs.eflags & !RESUME_FLAG, ..regs };
+    let before = syscall::outside_calls(&regs);
     let mut after = before;
     answer(core, kind, &mut after);
     stopped.set_registers(&after)?;

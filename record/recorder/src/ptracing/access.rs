@@ -1,7 +1,7 @@
 //! What a tracer reads and changes in a stopped tracee. Changes of registers and memory are events of the tracee. Errors are the
 //! kernel's own, which is asked wherever it knows.
 
-use guest::{GuestAddr, GuestMemory, Registers, TaskId};
+use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
 use kernel::Errno;
 use ptrace::{Data, Stopped};
 use trace::{Data as Bytes, Event, Fact, MemWrite, TracedInfo};
@@ -12,7 +12,7 @@ use crate::answer::store;
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::{Run, Task};
-use crate::{procfs, signal, syscall};
+use crate::{procfs, scratch, signal, syscall};
 
 const EIO: i64 = -(libc::EIO as i64);
 const WORD: u64 = 8;
@@ -64,7 +64,7 @@ pub(super) fn access(
         return Ok(-i64::from(libc::ESRCH));
     };
     let result = match request {
-        PEEKTEXT | PEEKDATA if is_ours(addr) => EIO,
+        PEEKTEXT | PEEKDATA if is_ours(task, addr) => EIO,
         PEEKTEXT | PEEKDATA | PEEKUSER => get(tracer, &mut stopped, asked, WORD as usize),
         POKETEXT | POKEDATA | POKEUSER => poke(core, tracer, task, &mut stopped, asked)?,
         GETREGS => get(tracer, &mut stopped, asked, size_of::<Registers>()),
@@ -105,9 +105,10 @@ pub(super) fn access(
 /// Size of `struct user_fpregs_struct`.
 const FPREGS: usize = 512;
 
-/// Whether a word lies in the page of ours, which is not there for the guest.
-const fn is_ours(addr: u64) -> bool {
-    addr < abi::PAGE + abi::PAGE_LEN && addr.saturating_add(WORD) > abi::PAGE
+/// Whether a word lies in memory of ours, which is not there for the guest.
+fn is_ours(task: &Task, addr: u64) -> bool {
+    let end = GuestAddr(addr.saturating_add(WORD));
+    scratch::is_ours(task, GuestRange { start: GuestAddr(addr), end })
 }
 
 /// A request that fills `len` bytes.
@@ -142,7 +143,7 @@ fn poke(
     asked: Asked,
 ) -> Result<i64, StopError> {
     let Asked { request, addr, data } = asked;
-    if request != POKEUSER && is_ours(addr) {
+    if request != POKEUSER && is_ours(task, addr) {
         return Ok(EIO);
     }
     let result = stopped.pass(request, addr, Data::Value(data));

@@ -8,6 +8,7 @@ use ptrace::{HostTid, Stopped};
 
 use crate::procfs;
 use crate::session::Core;
+use crate::signal::si_code;
 use crate::stop::StopError;
 use crate::task::Task;
 
@@ -79,7 +80,7 @@ pub(crate) fn authentic(
     stopped: &mut Stopped,
     info: &mut [u8; 128],
 ) -> Result<bool, StopError> {
-    let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
+    let code = si_code(info);
     // Another process id namespace knows us as 0.
     let by_us = info[16..20] == std::process::id().to_le_bytes() || info[16..20] == [0; 4];
     let original = match code {

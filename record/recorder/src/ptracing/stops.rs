@@ -15,8 +15,6 @@ use crate::{point, procfs, syscall};
 /// `si_code`s of SIGTRAP.
 const TRAP_BRKPT: i32 = 1;
 const TRAP_TRACE: i32 = 2;
-/// Resume flag: an instruction goes on despite its breakpoint.
-const RESUME_FLAG: u64 = 1 << 16;
 
 /// Holds the task in a stop.
 fn hold(task: &mut Task, stop: Stop) {
@@ -239,7 +237,7 @@ pub(crate) fn on_signal(
     info: [u8; 128],
     mut stopped: Stopped,
 ) -> Result<Next, StopError> {
-    let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
+    let code = signal::si_code(&info);
     let mut regs = stopped.registers()?;
     let by_debugging = signal == libc::SIGTRAP && (TRAP_TRACE..=signal::TRAP_HWBKPT).contains(&code);
     let found =
@@ -261,7 +259,7 @@ pub(crate) fn on_signal(
     };
     let mut event = Event { stop, ..Event::in_place(task.id, task.space.id, before, Fact::Instruction) };
     if stop == Reached::Fault {
-        event.after = Registers { orig_rax: u64::MAX, eflags: regs.eflags & !RESUME_FLAG, ..regs };
+        event.after = syscall::outside_calls(&regs);
     }
     let action = SignalAction::Traced;
     event.fact = Fact::Signal(Box::new(SignalInfo { signo: signal, siginfo: info.to_vec(), action }));

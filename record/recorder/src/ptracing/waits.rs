@@ -10,6 +10,7 @@ use crate::api::RecordError;
 use crate::procfs;
 use crate::scratch::Plan;
 use crate::session::Session;
+use crate::signal;
 use crate::task::{Run, Task};
 
 const PAUSE: u64 = kernel::number("pause") as u64;
@@ -101,8 +102,7 @@ impl Session {
     pub(crate) fn is_told_otherwise(&self, tid: HostTid, stopped: &Stopped) -> bool {
         let Some(task) = self.tasks.get(&tid) else { return false };
         let Ok(info) = stopped.siginfo() else { return false };
-        let word = |at: usize| i32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-        let (code, child) = (word(8), word(16));
+        let (code, child) = (signal::si_code(&info), signal::info_word(&info, 16));
         let tracees = self.tasks.values().filter_map(|task| task.tracing.as_ref());
         let mut of_process = tracees.filter(|traced| traced.tracer_process == task.process);
         matches!(code, libc::CLD_STOPPED | libc::CLD_TRAPPED)
@@ -113,14 +113,14 @@ impl Session {
     fn wanted(&self, tid: HostTid) -> Option<(Wanted, u32)> {
         let task = self.tasks.get(&tid)?;
         let pending = task.pending.as_ref().filter(|pending| pending.emulated.is_none())?;
+        let made = pending.made;
+        let wanted = Wanted::of(task, made)?;
         let tracees = self.tasks.values().filter_map(|task| task.tracing.as_ref());
         let tracers = tracees.map(|traced| traced.tracer_process);
         let mut tracers = tracers.chain(self.core.tracing.dead.iter().map(|dead| dead.tracer_process));
         if !tracers.any(|process| process == task.process) {
             return None;
         }
-        let made = pending.made;
-        let wanted = Wanted::of(task, made)?;
         self.concerned(task, &wanted).then_some((wanted, made.0))
     }
 
