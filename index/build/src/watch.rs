@@ -265,7 +265,10 @@ impl<'a> Watch<'a> {
         let own =
             u64::from(matches!(event.fact, Fact::Syscall(_) | Fact::SyscallLeave(_) | Fact::Instruction));
         let before = Position { moment: Moment(at.moment.0 - own), event: at.event };
-        self.system_writes((event.space, event.task), &event.writes, before)?;
+        // At a point the program has written already what is put there.
+        if !matches!(event.fact, Fact::Point(_)) {
+            self.system_writes((event.space, event.task), &event.writes, before)?;
+        }
         match &event.fact {
             Fact::SyscallEnter(_) => {
                 self.entered.insert(event.task, event.before.pc());

@@ -7,19 +7,10 @@
 
 use std::arch::x86_64::__cpuid_count;
 
-use trace::{CpuidLeaf, Machine};
+use trace::CpuidLeaf;
 
 /// `ARCH_SET_CPUID` (`asm/prctl.h`): with 0, `cpuid` raises SIGSEGV in the calling thread.
 pub(crate) const SET_CPUID: u64 = 0x1012;
-
-/// What a traced program is answered: eax, ebx, ecx, edx. Subleaves that the table does not have are zeroes, with their number and the
-/// processor's own kept in the leaves of the topology.
-pub(crate) fn answer(machine: &Machine, leaf: u32, subleaf: u32) -> [u32; 4] {
-    machine.cpuid(leaf, subleaf).unwrap_or_else(|| match leaf {
-        0xb | 0x1f => [0, 0, subleaf & 0xff, machine.cpuid(leaf, 0).map_or(0, |topology| topology[3])],
-        _ => [0; 4],
-    })
-}
 
 /// Takes out of a table what a replay could not do: instructions whose results nothing tells, and transactions.
 pub(crate) fn hide(table: &mut [CpuidLeaf]) {
@@ -116,23 +107,12 @@ pub(crate) fn table() -> Vec<CpuidLeaf> {
 
 #[cfg(test)]
 mod tests {
+    use trace::Machine;
+
     use super::*;
 
     fn row(leaf: u32, subleaf: Option<u32>, result: [u32; 4]) -> CpuidLeaf {
         CpuidLeaf { leaf, subleaf, result }
-    }
-
-    #[test]
-    fn subleaves_that_there_are_not_are_zeroes_but_for_the_topology() {
-        let cpuid = vec![
-            row(0, None, [0xb, 0x756e_6547, 0, 0]),
-            row(7, Some(0), [5, 6, 7, 8]),
-            row(0xb, Some(0), [1, 2, 0x100, 77]),
-        ];
-        let machine = Machine { cpuid, ..Machine::default() };
-        assert_eq!(answer(&machine, 7, 0), [5, 6, 7, 8]);
-        assert_eq!(answer(&machine, 7, 9), [0; 4]);
-        assert_eq!(answer(&machine, 0xb, 9), [0, 0, 9, 77]);
     }
 
     #[test]
@@ -147,8 +127,9 @@ mod tests {
     #[test]
     fn the_table_is_what_the_processor_answers() {
         let machine = Machine { cpuid: table(), ..Machine::default() };
-        for (leaf, subleaf) in [(0, 0), (7, 0), (0x8000_0002, 0), (0x8000_0004, 5)] {
-            assert_eq!(answer(&machine, leaf, subleaf), query(leaf, subleaf), "{leaf:#x}/{subleaf}");
+        for (leaf, subleaf) in [(0, 0), (4, 11), (7, 0), (7, 9), (0xb, 7), (0x8000_0002, 0), (0x8000_0004, 5)]
+        {
+            assert_eq!(machine.cpuid(leaf, subleaf), Some(query(leaf, subleaf)), "{leaf:#x}/{subleaf}");
         }
     }
 }

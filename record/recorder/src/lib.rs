@@ -54,6 +54,7 @@ mod point;
 mod procfs;
 mod programs;
 mod ptracing;
+mod saved_state;
 mod scratch;
 mod seccomp;
 mod session;

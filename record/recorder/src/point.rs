@@ -1,17 +1,17 @@
 //! Execution points: what is noted of a task that was stopped at an arbitrary instruction, so that a replay can find that
 //! instruction by its state.
 
-use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers};
+use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers, XState};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use ptrace::{HostTid, Report, Stopped};
-use trace::{Event, Fact, KeyPiece, PageSum, PointInfo, Stop};
+use trace::{Event, Fact, KeyPiece, MemWrite, PageSum, PointInfo, Stop};
 
 use crate::api::RecordError;
 use crate::pages::{self, Tracker};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Halt, Resume, Run, Task, same_place};
-use crate::{procfs, ptracing, scratch, signal, syscall};
+use crate::{image, procfs, ptracing, saved_state, scratch, signal, syscall};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -80,8 +80,8 @@ pub(crate) fn capture(
     signal: i32,
 ) -> Result<Stopped, StopError> {
     let stopped = track(task, stopped)?;
-    let pages = written_pages(core, task)?;
-    write(core, task, &stopped, (regs, signal), pages)?;
+    let written = written(core, task, &stopped)?;
+    write(core, task, (regs, signal), written)?;
     Ok(stopped)
 }
 
@@ -104,12 +104,12 @@ pub(crate) fn at_death(core: &mut Core, task: &mut Task, stopped: &Stopped) -> R
         task.space.tracker.replace(Tracker::without_faults(task.host).ok());
         task.space.remapped.set(true);
     }
-    let pages = written_pages(core, task);
+    let written = written(core, task, stopped);
     if untracked {
         task.space.tracker.replace(None);
     }
-    match pages {
-        Ok(pages) => write(core, task, stopped, (regs, libc::SIGKILL), pages).map(|()| true),
+    match written {
+        Ok(written) => write(core, task, (regs, libc::SIGKILL), written).map(|()| true),
         Err(error) => {
             tracing::debug!(%error, "the memory of a killed task cannot be read");
             Ok(false)
@@ -121,22 +121,24 @@ pub(crate) fn at_death(core: &mut Core, task: &mut Task, stopped: &Stopped) -> R
 fn write(
     core: &mut Core,
     task: &mut Task,
-    stopped: &Stopped,
     (regs, signal): (Registers, i32),
-    pages: Vec<PageSum>,
+    written: Written,
 ) -> Result<(), StopError> {
     let before = Registers { orig_rax: u64::MAX, ..regs };
     let now = procfs::cpu_nanos(task.host);
     let info = PointInfo {
         signal,
-        xstate: stopped.xstate()?,
+        xstate: written.xstate,
         key: key(task, &regs),
-        pages,
+        pages: written.pages,
         cpu_nanos: now.saturating_sub(task.cpu_nanos),
     };
     task.cpu_nanos = now;
     let fact = Fact::Point(Box::new(info));
-    let event = Event { stop: Stop::Point, ..Event::in_place(task.id, task.space.id, before, fact) };
+    let mut event = Event { stop: Stop::Point, ..Event::in_place(task.id, task.space.id, before, fact) };
+    for (addr, bytes) in written.images {
+        event.writes.push(MemWrite { addr, data: image::data(bytes, &mut core.sink.writer)? });
+    }
     core.sink.event(&event)?;
     task.after = before;
     task.raw = regs;
@@ -155,25 +157,43 @@ fn track(task: &Task, stopped: Stopped) -> Result<Stopped, StopError> {
     Ok(stopped)
 }
 
-fn written_pages(core: &Core, task: &Task) -> Result<Vec<PageSum>, RecordError> {
+/// What is noted of a stopped task's memory and extended state.
+struct Written {
+    xstate: XState,
+    pages: Vec<PageSum>,
+    /// Register images in those pages.
+    images: Vec<(GuestAddr, Vec<u8>)>,
+}
+
+/// Reads the pages that were written since the space's last point.
+fn written(core: &Core, task: &Task, stopped: &Stopped) -> Result<Written, StopError> {
+    let mut written = Written { xstate: stopped.xstate()?, pages: Vec::new(), images: Vec::new() };
     let system = |source| RecordError::System { what: "cannot tell which pages a tracee wrote", source };
     let mut slot = task.space.tracker.borrow_mut();
-    let Some(tracker) = slot.as_mut() else { return Ok(Vec::new()) };
+    let Some(tracker) = slot.as_mut() else { return Ok(written) };
     if task.space.remapped.replace(false) {
         tracker.cover(task.host).map_err(system)?;
     }
     let ranges = if core.paranoid { Tracker::all(task.host) } else { tracker.take_written(task.host) };
     let ranges = ranges.map_err(system)?;
-    let mut sums = Vec::new();
+    let features = saved_state::features(&written.xstate);
     let mut bytes = vec![0; PAGE_SIZE as usize];
     let is_ours = |page: u64| scratch::is_ours(task, GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE));
     for page in pages::numbers(&ranges).filter(|page| !is_ours(*page)) {
         // Pages that only the kernel may read now cannot be read by the guest before they are made readable.
-        if task.space.memory.read_some(GuestAddr(page * PAGE_SIZE), &mut bytes) == bytes.len() {
-            sums.push(PageSum { page, crc: crc32fast::hash(&bytes) });
+        let addr = GuestAddr(page * PAGE_SIZE);
+        if task.space.memory.read_some(addr, &mut bytes) != bytes.len() {
+            continue;
+        }
+        written.pages.push(PageSum { page, crc: crc32fast::hash(&bytes) });
+        for range in saved_state::images(addr, &bytes, features) {
+            let mut image = vec![0; range.len() as usize];
+            if task.space.memory.read_some(range.start, &mut image) == image.len() {
+                written.images.push((range.start, image));
+            }
         }
     }
-    Ok(sums)
+    Ok(written)
 }
 
 /// Memory near the stack pointer, near what the registers point to, and what the code ahead will access.

@@ -5,7 +5,6 @@ use kernel::Call;
 use ptrace::{PtraceEvent, Report, Running, Stopped};
 use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
 
-use crate::cpuid;
 use crate::exec;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
@@ -57,7 +56,7 @@ fn answer(core: &Core, kind: Trapped, regs: &mut Registers) {
     regs.rip = regs.rip.wrapping_add(length);
     if kind == Trapped::Cpuid {
         let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
-        let result = core.cpuid.as_ref().map_or([0; 4], |machine| cpuid::answer(machine, leaf, subleaf));
+        let result = core.cpuid.as_ref().and_then(|machine| machine.cpuid(leaf, subleaf)).unwrap_or_default();
         [regs.rax, regs.rbx, regs.rcx, regs.rdx] = result.map(u64::from);
         return;
     }

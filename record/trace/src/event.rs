@@ -193,7 +193,8 @@ pub enum Fact {
     /// for those that stay (the cleared thread id, robust futexes).
     Exit(Status),
     /// The task was stopped at an arbitrary instruction: to let another one run, or because a signal came, whose own event
-    /// follows at once. `stop` is `Point` and `after` equals `before`.
+    /// follows at once. `stop` is `Point` and `after` equals `before`. `writes` changes nothing but what instructions leave to the
+    /// processor: how much of the register images that lie in the pages was stored (`xsavec`).
     Point(Box<PointInfo>),
     /// The task's tracer, another task of the recording, changed it while it was stopped (`ptrace`): `after`, `xstate` and `writes`
     /// hold what is new. Or it only came to its tracer's stop at a system call (`stop` is `Syscall`); else `stop` is `None`.

@@ -58,7 +58,8 @@ pub struct Machine {
 
 impl Machine {
     /// What `cpuid` answered (eax, ebx, ecx, edx). Past the last leaf of a range, processors of AMD and Hygon answer zeroes, others as to
-    /// the last basic leaf (Intel SDM, volume 2, CPUID). `None` where the table should have a row and has none.
+    /// the last basic leaf; subleaves past the last are zeroes, with their number and the processor's own kept in the leaves of the
+    /// topology (Intel SDM, volume 2, CPUID). `None` where the table should have a row and has none.
     pub fn cpuid(&self, leaf: u32, subleaf: u32) -> Option<[u32; 4]> {
         let row = |leaf| {
             let fits = |row: &&CpuidLeaf| row.leaf == leaf && row.subleaf.is_none_or(|s| s == subleaf);
@@ -74,7 +75,10 @@ impl Machine {
         match past {
             true if zeroes => Some([0; 4]),
             true => row(last),
-            false => None,
+            false => {
+                let first = self.cpuid.iter().find(|row| row.leaf == leaf)?.result;
+                Some(if matches!(leaf, 0xb | 0x1f) { [0, 0, subleaf & 0xff, first[3]] } else { [0; 4] })
+            }
         }
     }
 }
@@ -133,9 +137,10 @@ mod tests {
 
     fn machine(vendor: &[u8; 4]) -> Machine {
         let row = |leaf, subleaf, eax| CpuidLeaf { leaf, subleaf, result: [eax, 0, 0, 0] };
-        let first = CpuidLeaf { result: [7, u32::from_le_bytes(*vendor), 0, 0], ..row(0, None, 0) };
-        let cpuid =
-            vec![first, row(1, None, 11), row(4, Some(1), 41), row(7, Some(0), 70), row(7, Some(2), 72)];
+        let first = CpuidLeaf { result: [0xf, u32::from_le_bytes(*vendor), 0, 0], ..row(0, None, 0) };
+        let topology = CpuidLeaf { result: [1, 2, 0x100, 77], ..row(0xb, Some(0), 0) };
+        let mut cpuid = vec![first, row(1, None, 11), row(4, Some(1), 41), topology];
+        cpuid.extend([row(0xf, Some(0), 70), row(0xf, Some(2), 72)]);
         Machine { cpuid, ..Machine::default() }
     }
 
@@ -145,6 +150,8 @@ mod tests {
         for machine in [&amd, &intel] {
             assert_eq!(machine.cpuid(1, 9), Some([11, 0, 0, 0]));
             assert_eq!(machine.cpuid(4, 1), Some([41, 0, 0, 0]));
+            assert_eq!(machine.cpuid(4, 9), Some([0; 4]));
+            assert_eq!(machine.cpuid(0xb, 9), Some([0, 0, 9, 77]));
             assert_eq!(machine.cpuid(5, 0), None, "it should be in the table");
         }
         assert_eq!(amd.cpuid(0x1e, 0), Some([0; 4]));

@@ -2,7 +2,7 @@
 
 use engine::{Search, Space};
 use guest::{EventId, GuestAddr, GuestMemory, PAGE_SIZE};
-use trace::{Event, Fact, PointInfo, Stop};
+use trace::{Event, Fact, PointInfo, Stop, Trace};
 
 use crate::compare::differences;
 use crate::error::{Difference, ReplayError};
@@ -12,6 +12,8 @@ use crate::replay::Replay;
 const FASTEST: u64 = 16;
 /// Nanoseconds by which the CPU time told may be short.
 const SLACK: u64 = 50_000_000;
+/// Candidates after which it is too late: a loop that changes nothing has as many as are asked for.
+const MOST_REFUTED: u64 = 1 << 20;
 
 /// A search under way.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub(crate) struct Finder {
     page: usize,
     /// Instructions after which it is too late.
     limit: u64,
+    /// What the event will write.
+    images: Vec<(GuestAddr, Vec<u8>)>,
 }
 
 /// What a state that has the right registers comes to.
@@ -37,9 +41,26 @@ enum Verdict {
 }
 
 impl Finder {
-    fn new(event: EventId, info: &PointInfo) -> Self {
+    fn new(trace: &Trace, (id, event): (EventId, &Event), info: &PointInfo) -> Result<Self, ReplayError> {
         let limit = (info.cpu_nanos.saturating_add(SLACK)).saturating_mul(FASTEST);
-        Self { event, words: Vec::new(), refuted: 0, page: 0, limit }
+        let mut images = Vec::new();
+        for write in &event.writes {
+            images.push((write.addr, trace.data(&write.data)?.into_owned()));
+        }
+        Ok(Self { event: id, words: Vec::new(), refuted: 0, page: 0, limit, images })
+    }
+
+    /// Puts over `bytes`, which lie at `start`, what the event will write there.
+    fn overlay(&self, start: GuestAddr, bytes: &mut [u8]) {
+        for (addr, image) in &self.images {
+            let from = start.0.max(addr.0);
+            let to = (start.0 + bytes.len() as u64).min(addr.0 + image.len() as u64);
+            if from < to {
+                let (into, out) = ((from - start.0) as usize, (from - addr.0) as usize);
+                let len = (to - from) as usize;
+                bytes[into..into + len].copy_from_slice(&image[out..out + len]);
+            }
+        }
     }
 
     /// Judges the present state of a space against the point.
@@ -50,6 +71,7 @@ impl Finder {
                 tracing::debug!(event = %self.event, addr = %piece.addr, "a candidate has no memory there");
                 return Ok(Verdict::Other);
             }
+            self.overlay(piece.addr, &mut here);
             let words = piece.bytes.as_chunks::<8>().0.iter().zip(here.as_chunks::<8>().0);
             if let Some(at) = words.into_iter().position(|(want, have)| want != have) {
                 let value = u64::from_le_bytes(piece.bytes.as_chunks::<8>().0[at]);
@@ -65,12 +87,13 @@ impl Finder {
         // What refuted the last one most likely refutes this one.
         for at in (0..count).map(|i| (i + self.page) % count) {
             let sum = info.pages[at];
-            let same = space.read(GuestAddr(sum.page * PAGE_SIZE), &mut bytes).is_ok()
-                && crc32fast::hash(&bytes) == sum.crc;
-            if !same {
+            let start = GuestAddr(sum.page * PAGE_SIZE);
+            let readable = space.read(start, &mut bytes).is_ok();
+            self.overlay(start, &mut bytes);
+            if !readable || crc32fast::hash(&bytes) != sum.crc {
                 tracing::debug!(
                     event = %self.event,
-                    page = format_args!("{:#x}", sum.page * PAGE_SIZE),
+                    page = %start,
                     "a candidate has another page"
                 );
                 self.page = at;
@@ -90,7 +113,7 @@ impl Replay {
         let (id, task) = (*id, event.task);
         let finder = match &mut self.finder {
             Some(finder) if finder.event == id => finder,
-            other => other.insert(Finder::new(id, info)),
+            other => other.insert(Finder::new(&self.trace, (id, event), info)?),
         };
         let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
         let host = |source| ReplayError::Host { space: space_id, source };
@@ -110,7 +133,7 @@ impl Replay {
             finder.refuted += 1;
         }
         let refuted = finder.refuted;
-        if self.cursor.ran > finder.limit {
+        if self.cursor.ran > finder.limit || refuted > MOST_REFUTED {
             return Err(self.diverged(Difference::NoPoint { refuted }));
         }
         let search = Search { registers: event.before, words: finder.words.clone() };

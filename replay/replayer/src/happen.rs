@@ -179,7 +179,8 @@ impl Replay {
 
     /// The watchpoint that the event's writes touch.
     fn watched_write(&self, space: SpaceId, event: &Event) -> Option<(GuestAddr, GuestAddr)> {
-        if !self.stops.apply_to(space) {
+        // At a point the program has written already what is put there.
+        if !self.stops.apply_to(space) || event.stop == Stop::Point {
             return None;
         }
         let touched = |range: GuestRange| {

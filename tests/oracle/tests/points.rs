@@ -60,6 +60,11 @@ fn signals_at_any_instruction() {
 }
 
 #[test]
+fn what_the_processor_chose_to_save() {
+    assert_eq!(check("saved_state", 0, 20), "saved\n");
+}
+
+#[test]
 fn programs_that_share_memory_are_one_unit() {
     let printed = check("shared", 0, 20);
     assert_eq!(printed, "sum 780 status 5 segment 111\n");
