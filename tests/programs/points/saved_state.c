@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/time.h>
 
-enum { SIZE = 4096, SIGNALS = 60 };
+enum { SIZE = 4096, SIGNALS = 25 };
 static char images[4][SIZE] __attribute__((aligned(SIZE)));
 static volatile sig_atomic_t signals;
 
@@ -42,7 +42,7 @@ int main(void)
     setitimer(ITIMER_REAL, &often, NULL);
     for (unsigned turn = 0; signals < SIGNALS; turn++) {
         save(images[turn % 4], turn % 8 < 4);
-        for (volatile int i = 0; i < 200; i++) {
+        for (volatile int i = 0; i < 3000; i++) {
         }
     }
     puts("saved");
