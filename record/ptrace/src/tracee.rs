@@ -68,6 +68,24 @@ const NT_X86_XSTATE: usize = 0x202;
 /// Size of the buffer for extended state: more than any CPU's XSAVE image (AMX needs 11,008 bytes).
 const XSTATE_ROOM: usize = 16 * 1024;
 
+/// `struct __ptrace_peeksiginfo_args`.
+#[repr(C)]
+struct PeekSiginfo {
+    offset: u64,
+    queue: u32,
+    count: i32,
+}
+
+impl PeekSiginfo {
+    /// The thread's own queue.
+    const OWN: u32 = 0;
+    /// That of its process.
+    const SHARED: u32 = 1;
+}
+
+/// Signals looked at together.
+const PEEKED: usize = 4;
+
 fn request(name: &'static str, op: u32, tid: HostTid, addr: usize, data: usize) -> Result<i64, Gone> {
     // SAFETY: ptrace takes two words whose meaning depends on `op`; every caller in this file passes pointers to live
     // buffers of the size that its request reads or writes. Errors are returned, not ignored.
@@ -151,6 +169,35 @@ impl Stopped {
         let op = 0x420a; // PTRACE_GETSIGMASK
         request("PTRACE_GETSIGMASK", op, self.tid, 8, ptr::from_mut(&mut mask) as usize)?;
         Ok(mask)
+    }
+
+    /// Whether a signal that is not blocked waits for it: it stops for that before it runs any code of its own.
+    pub fn awaits_signal(&self) -> Result<bool, Gone> {
+        let mut blocked = None;
+        for queue in [PeekSiginfo::OWN, PeekSiginfo::SHARED] {
+            let mut args = PeekSiginfo { offset: 0, queue, count: PEEKED as i32 };
+            loop {
+                let mut found = [[0u8; 128]; PEEKED];
+                let (from, to) = (ptr::from_ref(&args) as usize, found.as_mut_ptr() as usize);
+                let op = 0x4209; // PTRACE_PEEKSIGINFO
+                let count = request("PTRACE_PEEKSIGINFO", op, self.tid, from, to)? as usize;
+                for info in found.iter().take(count) {
+                    let mask = match blocked {
+                        Some(mask) => mask,
+                        None => *blocked.insert(self.signal_mask()?),
+                    };
+                    let number = u32::from_le_bytes([info[0], info[1], info[2], info[3]]);
+                    if mask >> number.wrapping_sub(1) & 1 == 0 {
+                        return Ok(true);
+                    }
+                }
+                if count < PEEKED {
+                    break;
+                }
+                args.offset += count as u64;
+            }
+        }
+        Ok(false)
     }
 
     /// Sets the blocked signals.

@@ -66,9 +66,11 @@ fn stay_stopped(task: &mut Task) -> Result<(), StopError> {
     Ok(ptrace::Running::assume(task.host).interrupt()?)
 }
 
-/// Whether a stopped task has run no code of its own since its last event.
+/// Whether a stopped task has run no code of its own since its last event. That it shows the same registers does not tell: a loop may have
+/// come back to them. What enters the kernel for another reason than a system call has no number of one.
 pub(crate) fn no_code_ran(task: &Task, regs: &Registers) -> bool {
-    same_place(regs, &task.raw) && !task.at_point
+    let leaves_a_call = regs.orig_rax as i64 >= 0;
+    !task.at_point && same_place(regs, &task.raw) && (leaves_a_call || task.unmoved)
 }
 
 /// Writes the event of a task that stands at `regs`.

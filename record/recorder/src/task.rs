@@ -251,8 +251,10 @@ pub(crate) struct Task {
     pub(crate) unframed: Option<[u8; 128]>,
     /// The registers with which it went on after its last event.
     pub(crate) after: Registers,
-    /// The registers as the kernel showed them then: while a stop shows the same, no user code has run.
+    /// The registers as the kernel showed them then.
     pub(crate) raw: Registers,
+    /// Whether it surely has run no code of its own since: it was not resumed, or with a signal waiting for it.
+    pub(crate) unmoved: bool,
     /// Signals to raise at its next system call.
     pub(crate) held: Vec<Held>,
     /// Signals raised again, whose information is to be put back on delivery.
@@ -366,6 +368,7 @@ impl Task {
             clear_tid: GuestAddr(0),
             exiting: None,
             at_point: false,
+            unmoved: true,
             interrupted: false,
             adrift: false,
             halt: Halt::No,
@@ -378,7 +381,7 @@ impl Task {
 
     /// An event was written and it goes on from there: `after` as events have it, `raw` as the kernel shows it.
     pub(crate) fn goes_on(&mut self, after: Registers, raw: Registers) {
-        (self.after, self.raw, self.at_point) = (after, raw, false);
+        (self.after, self.raw, self.at_point, self.unmoved) = (after, raw, false, true);
     }
 
     /// Whether the system call it is in may sleep, as its end may, which waits for others of its namespace; `None` when it is in

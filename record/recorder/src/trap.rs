@@ -151,7 +151,6 @@ pub(crate) fn on_vsyscall(
         writes,
         fact: Fact::Syscall(info),
     })?;
-    task.after = after;
-    task.raw = raw;
+    task.goes_on(after, raw);
     Ok((stopped, Resume::Cont(0)))
 }

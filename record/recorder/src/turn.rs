@@ -87,6 +87,10 @@ impl Session {
             self.conclude_and_go_on(tid, injected)?;
             return Ok(false);
         }
+        if matches!(resume, Resume::Cont(_)) {
+            let told_later = task.raw.orig_rax as i64 >= 0;
+            task.unmoved = task.unmoved && !told_later && stopped.awaits_signal().unwrap_or(false);
+        }
         let resumed = match resume {
             Resume::Cont(signal) if ptracing::steps(task) => stopped.step(signal),
             Resume::Cont(signal) | Resume::Inject(signal) => stopped.cont(signal),
@@ -108,6 +112,7 @@ impl Session {
     /// A turn of so many instructions. False if it ended in something that was reported.
     fn step_turn(&mut self, tid: HostTid, stopped: Stopped, steps: u64) -> Result<bool, RecordError> {
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
+        task.unmoved = false;
         let report = match point::step(task, stopped, steps) {
             Ok((stopped, false)) => {
                 if let Err(gone) = stopped.cont(0) {
