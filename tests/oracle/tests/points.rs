@@ -65,6 +65,11 @@ fn what_the_processor_chose_to_save() {
 }
 
 #[test]
+fn a_loop_that_keeps_its_registers() {
+    assert_eq!(check("same_registers", 0, 20), "counted\n");
+}
+
+#[test]
 fn programs_that_share_memory_are_one_unit() {
     let printed = check("shared", 0, 20);
     assert_eq!(printed, "sum 780 status 5 segment 111\n");
