@@ -40,6 +40,10 @@ dense_id! {
     FileId(u32)
 }
 dense_id! {
+    /// A piece of what calls read of files, kept by the trace.
+    PieceId(u32)
+}
+dense_id! {
     /// The position of an event in the event stream, from 0.
     EventId(u64)
 }

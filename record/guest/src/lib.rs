@@ -18,7 +18,7 @@ mod time;
 mod when;
 
 pub use addr::{GuestAddr, GuestRange, PAGE_SIZE};
-pub use id::{EventId, FileId, SpaceId, TaskId, Tid};
+pub use id::{EventId, FileId, PieceId, SpaceId, TaskId, Tid};
 pub use memory::{GuestMemory, Prot, Unmapped};
 pub use regs::{RegisterName, Registers, XState};
 pub use time::{Moment, TickDelta, Ticks};

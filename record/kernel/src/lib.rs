@@ -30,6 +30,7 @@
 //! - `requests`: the tables behind `ioctl`, `fcntl`, `prctl`, socket options and the like
 //! - `decide`: what a recorder does about a call, before it runs
 //! - `change`: the files that calls open to write, and change
+//! - `reading`: which part of a file a call put into memory
 //! - `call`: a call's number, arguments, result, and the words in memory that must be read before it runs
 //! - `effects`: the memory a finished call wrote
 //! - `errno`, `signal`, `flags`: names
@@ -50,6 +51,7 @@ mod flags;
 mod format;
 #[cfg(test)]
 mod memory;
+mod reading;
 mod requests;
 mod row;
 mod signal;
@@ -65,9 +67,11 @@ pub use errno::Errno;
 pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
 pub use format::format_call;
+pub use reading::{FilePlace, reads_file};
 pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest, ptrace_request};
 pub use row::{
-    Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Row, Size, Struct, Support, When,
+    Answer, Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Reads, Row, Size, Struct, Support,
+    When,
 };
 pub use signal::signal_name;
 pub use table::{MAX_NUMBER, all, name, number, row};

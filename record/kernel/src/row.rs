@@ -31,6 +31,17 @@ pub struct Row {
     pub opens: Option<Opens>,
     /// Whether it takes bytes from the memory behind its second argument and puts them into its first, a descriptor.
     pub sends: bool,
+    /// Where in a file, its first argument, the bytes stand that it puts into memory.
+    pub reads: Option<Reads>,
+}
+
+/// Where in a file a call reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reads {
+    /// At the descriptor's own offset, which moves.
+    AtOwn,
+    /// At the offset in the argument at this position; at the descriptor's own where that is -1.
+    At(u8),
 }
 
 /// Where a call that opens a file says how.

@@ -99,6 +99,11 @@ impl Files {
         files
     }
 
+    /// Whether anything recorded ever opened a file for writing.
+    pub(crate) fn was_writable(&self, identity: Identity) -> bool {
+        self.writable.contains(&identity)
+    }
+
     /// Whether some file that is followed could change.
     pub(crate) fn any_hot(&self) -> bool {
         !self.hot.is_empty()

@@ -14,6 +14,7 @@
 //! - `task`: tasks and spaces
 //! - `stop`: what handling a stop comes to
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
+//! - `reading`: which file a call read from
 //! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
 //! - `foreign`: memory changed as a file, or from another process
@@ -54,6 +55,7 @@ mod point;
 mod procfs;
 mod programs;
 mod ptracing;
+mod reading;
 mod saved_state;
 mod scratch;
 mod seccomp;

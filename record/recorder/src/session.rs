@@ -20,6 +20,7 @@ use crate::cpuid::Trapping;
 use crate::ending::Requests;
 use crate::output::Streams;
 use crate::ptracing::Tracing;
+use crate::reading::Looking;
 use crate::scratch::Plan;
 use crate::shared::{Identity, Object};
 use crate::sink::Sink;
@@ -40,6 +41,7 @@ const HOLD: u32 = 1;
 pub(crate) struct Core {
     pub(crate) sink: Sink,
     pub(crate) streams: Streams,
+    pub(crate) looking: Looking,
     pub(crate) paranoid: bool,
     /// What paranoia found.
     pub(crate) unexplained: Vec<String>,
@@ -172,6 +174,7 @@ impl Session {
         let core = Core {
             sink: Sink::new(writer),
             streams: Streams::ours(),
+            looking: Looking::default(),
             paranoid: options.paranoid,
             unexplained: Vec::new(),
             timer,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
 use kernel::{Call, Class, Errno, MapCall};
 use ptrace::Stopped;
-use trace::{MemWrite, SyscallInfo};
+use trace::{MemWrite, SourceFile, SyscallInfo};
 
 use crate::follow::{self, Changes};
 use crate::ptracing;
@@ -15,7 +15,9 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
-use crate::{answer, foreign, image, memmap, output, paranoid, programs, seccomp, shared, signal, trap};
+use crate::{
+    answer, foreign, image, memmap, output, paranoid, programs, reading, seccomp, shared, signal, trap,
+};
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const CLONE: u32 = kernel::number("clone");
@@ -233,8 +235,11 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     }
     let mut foreign = task.space.changed.take();
     foreign.extend(foreign::changes(core, task, &call)?);
-    writes.extend(read_ranges(core, task, &foreign)?);
-    writes.extend(read_ranges(core, task, &ranges)?);
+    writes.extend(read_ranges(core, task, &foreign, None)?);
+    // No other recording reads what this one writes: that is better packed than kept.
+    let not_written = |(file, _): &(SourceFile, u64)| !core.follow.was_writable((file.dev, file.ino));
+    let from = core.looking.of_call(task.process, &call).filter(not_written);
+    writes.extend(read_ranges(core, task, &ranges, from)?);
     if let Class::Map(kind) = pending.class {
         writes.extend(follow::uncovered(core, task, kind, &call)?);
     }
@@ -306,16 +311,30 @@ fn effects(call: &Call, memory: &dyn GuestMemory) -> Result<Vec<GuestRange>, Sto
     })
 }
 
-fn read_ranges(core: &mut Core, task: &Task, ranges: &[GuestRange]) -> Result<Vec<MemWrite>, StopError> {
+/// What the kernel wrote, one range after the other; `from` is where in which file the first byte stood, if it was read from one.
+fn read_ranges(
+    core: &mut Core,
+    task: &Task,
+    ranges: &[GuestRange],
+    mut from: Option<(SourceFile, u64)>,
+) -> Result<Vec<MemWrite>, StopError> {
+    let writer = &mut core.sink.writer;
     let mut writes = Vec::with_capacity(ranges.len());
     for range in ranges {
         match task.space.memory.read_vec(range.start, range.len() as usize) {
             Ok(bytes) => {
-                writes.push(MemWrite { addr: range.start, data: image::data(bytes, &mut core.sink.writer)? });
+                let data = match from {
+                    Some((file, at)) if range.len() >= reading::SHORTEST => {
+                        writer.of_file(file, at, &bytes)?
+                    }
+                    _ => image::data(bytes, writer)?,
+                };
+                writes.push(MemWrite { addr: range.start, data });
             }
             // The kernel could not write there either.
             Err(unmapped) => tracing::debug!(?range, %unmapped, "an effect lies in unmapped memory"),
         }
+        from = from.map(|(file, at)| (file, at + range.len()));
     }
     Ok(writes)
 }

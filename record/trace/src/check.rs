@@ -1,13 +1,13 @@
 //! The checker: reports every violated invariant of a trace. Changes nothing.
 
 use std::fs::File;
+use std::io;
 
-use guest::FileId;
+use guest::{FileId, PieceId};
 
 use crate::event::{Event, Fact};
-use crate::files::KeptFile;
-use crate::reader::Trace;
-use crate::sparse;
+use crate::files::{KeptFile, KeptState};
+use crate::reader::{ReadError, Trace};
 use crate::ticks::Moments;
 use crate::validate::{Problem, Violation};
 
@@ -17,6 +17,11 @@ pub fn check(trace: &Trace) -> Vec<Violation> {
     check_events(trace, &mut found);
     for (i, kept) in trace.files().iter().enumerate() {
         if let Some(problem) = check_file(trace, FileId(i as u32), kept) {
+            found.push(Violation { event: None, problem });
+        }
+    }
+    for piece in (0..trace.pieces().len() as u32).map(PieceId) {
+        if let Some(problem) = check_piece(trace, piece) {
             found.push(Violation { event: None, problem });
         }
     }
@@ -71,13 +76,24 @@ fn check_data(trace: &Trace, event: &Event) -> Result<(), crate::ReadError> {
 fn check_file(trace: &Trace, file: FileId, kept: &KeptFile) -> Option<Problem> {
     let path = trace.file_path(file).ok()?;
     let Ok(open) = File::open(path) else { return Some(Problem::FileMissing { file }) };
-    match sparse::hash(&open) {
+    match kept.state(&open, trace.header().version) {
         Err(error) => Some(Problem::Unreadable { what: format!("kept file {file} cannot be read: {error}") }),
-        Ok((_, size)) if size != kept.size => {
-            Some(Problem::FileSize { file, found: size, expected: kept.size })
-        }
-        Ok((hash, _)) if hash != kept.hash => Some(Problem::FileHash { file }),
+        Ok(KeptState::OtherSize(found)) => Some(Problem::FileSize { file, found, expected: kept.size }),
+        Ok(KeptState::Changed) => Some(Problem::FileHash { file }),
+        Ok(KeptState::Whole) => None,
+    }
+}
+
+fn check_piece(trace: &Trace, piece: PieceId) -> Option<Problem> {
+    match trace.piece(piece) {
         Ok(_) => None,
+        Err(ReadError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Some(Problem::PieceMissing { piece })
+        }
+        Err(ReadError::Changed { .. }) => Some(Problem::PieceChanged { piece }),
+        Err(error) => {
+            Some(Problem::Unreadable { what: format!("kept piece {piece} cannot be read: {error}") })
+        }
     }
 }
 

@@ -180,8 +180,9 @@ mod tests {
 
     /// An event with something in every part.
     fn full() -> Event {
-        use crate::event::{Backing, Data, PayloadRef, SyscallInfo};
-        use guest::{FileId, GuestAddr, GuestRange, Prot};
+        use crate::event::{Backing, Data, PayloadRef, PieceRef, SyscallInfo};
+        use guest::{FileId, GuestAddr, GuestRange, PieceId, Prot};
+        let part = PieceRef { piece: PieceId(0), offset: 5, len: 9 };
         let range = GuestRange::new(GuestAddr(0x1000), 0x1000);
         let (prot, name) = (Prot::from_bits(3), "[heap]".to_owned());
         let backing = Backing::File { file: FileId(0), offset: 0 };
@@ -208,6 +209,7 @@ mod tests {
             writes: vec![
                 MemWrite { addr: GuestAddr(0x1800), data: Data::Inline(vec![1, 2, 3]) },
                 MemWrite { addr: GuestAddr(0x1800), data: Data::Payload(PayloadRef { offset: 3, len: 4 }) },
+                MemWrite { addr: GuestAddr(0x1800), data: Data::Pieces(vec![part, part]) },
             ],
             fact: Fact::Syscall(info),
         }
@@ -226,7 +228,7 @@ mod tests {
                 let mut bad = good.clone();
                 bad[at] = value;
                 let Some((event, _)) = decode(&mut Context::default(), &bad) else { continue };
-                let checked = check_alone(&event, Bounds { files: 1, payload: 7 });
+                let checked = check_alone(&event, Bounds { files: 1, payload: 7, pieces: &[14] });
                 accepted += u32::from(checked.is_ok() && Sequence::default().follow(&event).is_ok());
             }
         }

@@ -4,7 +4,7 @@
 //! compare its registers with `before`, perform `maps`, put `writes` into memory, load `after` and `xstate`. What the
 //! event *means* is in `fact`, for the index and for people.
 
-use guest::{FileId, GuestAddr, GuestRange, Prot, Registers, SpaceId, TaskId, Tid, XState};
+use guest::{FileId, GuestAddr, GuestRange, PieceId, Prot, Registers, SpaceId, TaskId, Tid, XState};
 use serde::{Deserialize, Serialize};
 
 /// One event of one task.
@@ -137,13 +137,15 @@ pub struct MemWrite {
     pub data: Data,
 }
 
-/// Bytes held in the event or in the payload stream.
+/// Bytes held in the event, in the payload stream or in kept pieces.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Data {
     /// In the event itself. The writer moves long ones to the payload stream.
     Inline(Vec<u8>),
     /// In the payload stream.
     Payload(PayloadRef),
+    /// In kept pieces of a file that a call read, one after the other. Since version 1.3.
+    Pieces(Vec<PieceRef>),
 }
 
 impl Data {
@@ -152,6 +154,7 @@ impl Data {
         match self {
             Self::Inline(bytes) => bytes.len(),
             Self::Payload(at) => at.len as usize,
+            Self::Pieces(parts) => parts.iter().map(|part| part.len as usize).sum(),
         }
     }
 
@@ -167,6 +170,17 @@ pub struct PayloadRef {
     /// Offset in the uncompressed stream, in bytes.
     pub offset: u64,
     /// Length in bytes.
+    pub len: u32,
+}
+
+/// A part of a kept piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PieceRef {
+    /// Which.
+    pub piece: PieceId,
+    /// Offset in it, in bytes.
+    pub offset: u32,
+    /// Length in bytes, not 0.
     pub len: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Kept files: content-addressed copies of what the recorded programs mapped, shared between traces through a store.
+//! Kept files: content-addressed copies of what the recorded programs mapped, shared between traces through a store. Kept pieces lie
+//! beside them.
 //!
 //! A kept file is `files/<blake3>` in its trace: a hard link to the store's read-only `<blake3>`, where the file system
 //! allows it, else a reflink or copy. The store gets its contents by reflink or copy, never by linking a file
@@ -7,13 +8,14 @@
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use guest::FileId;
 use serde::{Deserialize, Serialize};
 
+use crate::header::Version;
 use crate::sparse::{self, CopyError};
 
 /// A file's times are believed to tell its contents only when it was last changed this long before, in nanoseconds.
@@ -22,7 +24,8 @@ const SETTLED: i128 = 2_000_000_000;
 /// A kept file, in order of [`FileId`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptFile {
-    /// BLAKE3 of the contents (of 1 GiB and more: of its chunks of 1 MiB that are not all zero, see `sparse`), and the name under `files/`.
+    /// BLAKE3 of the contents (of 1 GiB and more, since version 1.3: of its chunks of 1 MiB that are not all zero, see `sparse`), and
+    /// the name under `files/`.
     pub hash: [u8; 32],
     /// Length in bytes.
     pub size: u64,
@@ -35,6 +38,29 @@ impl KeptFile {
     pub fn hex(&self) -> String {
         blake3::Hash::from_bytes(self.hash).to_hex().to_string()
     }
+
+    /// What there is of it now.
+    pub(crate) fn state(&self, file: &File, version: Version) -> io::Result<KeptState> {
+        let (hash, size) = sparse::hash(file)?;
+        if size != self.size {
+            return Ok(KeptState::OtherSize(size));
+        }
+        // Before version 1.3 long files had one hash or the other.
+        let older = version < LONG_ARE_CHUNKS && sparse::is_long(size);
+        let whole = hash == self.hash || older && sparse::plain_hash(file)?.0 == self.hash;
+        Ok(if whole { KeptState::Whole } else { KeptState::Changed })
+    }
+}
+
+/// Since this version files of 1 GiB and more have the hash of their chunks.
+const LONG_ARE_CHUNKS: Version = Version { major: 1, minor: 3 };
+
+/// What there is of a kept file.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum KeptState {
+    Whole,
+    OtherSize(u64),
+    Changed,
 }
 
 /// Why a file could not be kept.
@@ -87,26 +113,91 @@ impl Identity {
     }
 
     fn name(&self) -> String {
-        format!("{:x}-{:x}-{:x}-{:x}-{:x}", self.dev, self.ino, self.size, self.mtime, self.ctime)
+        // What was noted before the hash of long files became another one is of no use.
+        let kind = if sparse::is_long(self.size) { "-chunks" } else { "" };
+        format!("{:x}-{:x}-{:x}-{:x}-{:x}{kind}", self.dev, self.ino, self.size, self.mtime, self.ctime)
     }
+}
+
+/// Where one trace keeps what is named by its hash: its own folder, and the store that traces share.
+#[derive(Clone)]
+pub(crate) struct Shelf {
+    files: PathBuf,
+    store: Option<PathBuf>,
 }
 
 /// Keeps files for one trace.
 pub(crate) struct Keeper {
-    files: PathBuf,
-    store: Option<PathBuf>,
+    shelf: Shelf,
     met: HashMap<(Identity, String), FileId>,
     kept: HashMap<([u8; 32], String), FileId>,
     count: u32,
 }
 
-impl Keeper {
-    /// Keeps into the folder `files`, by way of `store` if there is one.
+impl Shelf {
+    /// The folder `files`, and `store` if there is one and it can be used.
     pub(crate) fn new(files: PathBuf, store: Option<PathBuf>) -> Self {
         // The hash looks at the processor when it is first used: now, for a recorder may have `cpuid` trapped later.
         let _ = blake3::hash(&[0; 4096]);
         let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
-        Self { files, store, met: HashMap::new(), kept: HashMap::new(), count: 0 }
+        Self { files, store }
+    }
+
+    /// The trace's own folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.files
+    }
+
+    /// Keeps bytes under their hash. Fails with the file that could not be written.
+    pub(crate) fn put(&self, bytes: &[u8]) -> Result<[u8; 32], (PathBuf, io::Error)> {
+        let hash = blake3::hash(bytes);
+        let name = hash.to_hex();
+        let (to, hash) = (self.files.join(name.as_str()), *hash.as_bytes());
+        if to.exists() {
+            return Ok(hash);
+        }
+        let stored = self.store.as_ref().map(|store| store.join(name.as_str()));
+        let known =
+            |stored: &&PathBuf| fs::metadata(stored).is_ok_and(|meta| meta.len() == bytes.len() as u64);
+        if let Some(stored) = stored.as_ref().filter(known)
+            && fs::hard_link(stored, &to).is_ok()
+        {
+            return Ok(hash);
+        }
+        let written = File::options().write(true).create_new(true).mode(0o444).open(&to);
+        if let Err(error) = written.and_then(|mut file| file.write_all(bytes)) {
+            let _ = fs::remove_file(&to);
+            return Err((to, error));
+        }
+        if let Some(stored) = stored {
+            // Other traces do without.
+            let _ = fs::hard_link(&to, stored);
+        }
+        Ok(hash)
+    }
+
+    /// Puts the store's file of that hash into the trace.
+    fn place(&self, hash: &[u8; 32]) -> Result<(), KeepError> {
+        let name = blake3::Hash::from_bytes(*hash).to_hex();
+        let to = self.files.join(name.as_str());
+        let Some(store) = self.store.as_ref().filter(|_| !to.exists()) else { return Ok(()) };
+        let from = store.join(name.as_str());
+        if fs::hard_link(&from, &to).is_ok() {
+            return Ok(());
+        }
+        let write = |source| KeepError::Write { path: to.clone(), source };
+        let (source, copy) = (File::open(&from).map_err(write)?, File::create_new(&to).map_err(write)?);
+        copy_contents(&source, &copy).map_err(|(CopyError::Read(source) | CopyError::Write(source))| {
+            let _ = fs::remove_file(&to);
+            write(source)
+        })
+    }
+}
+
+impl Keeper {
+    /// Keeps there.
+    pub(crate) fn new(shelf: Shelf) -> Self {
+        Self { shelf, met: HashMap::new(), kept: HashMap::new(), count: 0 }
     }
 
     /// Number of kept files.
@@ -127,7 +218,7 @@ impl Keeper {
             Some(hash) => (hash, identity.size),
             None => self.store_contents(file, path, settled.then_some(&identity))?,
         };
-        self.place(&hash)?;
+        self.shelf.place(&hash)?;
         if let Some(&id) = self.kept.get(&(hash, path.to_owned())) {
             return Ok((id, None));
         }
@@ -143,7 +234,7 @@ impl Keeper {
     /// to through a mapping tell nothing, and files that are equal now may differ later.
     pub(crate) fn keep_anew(&mut self, file: &File, path: &str) -> Result<(FileId, KeptFile), KeepError> {
         let (hash, size) = self.store_contents(file, path, None)?;
-        self.place(&hash)?;
+        self.shelf.place(&hash)?;
         Ok((self.next_id(), KeptFile { hash, size, path: path.to_owned() }))
     }
 
@@ -154,7 +245,7 @@ impl Keeper {
 
     /// The hash that a file of this identity had, where the store still holds its contents.
     fn known(&self, identity: &Identity) -> Option<[u8; 32]> {
-        let store = self.store.as_ref()?;
+        let store = self.shelf.store.as_ref()?;
         let text = fs::read_to_string(store.join("by-id").join(identity.name())).ok()?;
         let hash = blake3::Hash::from_hex(text.trim()).ok()?;
         let size = fs::metadata(store.join(hash.to_hex().as_str())).ok()?.len();
@@ -168,35 +259,18 @@ impl Keeper {
         path: &str,
         identity: Option<&Identity>,
     ) -> Result<([u8; 32], u64), KeepError> {
-        let folder = self.store.as_ref().unwrap_or(&self.files);
+        let folder = self.shelf.store.as_ref().unwrap_or(&self.shelf.files);
         let temporary = folder.join(format!(".new-{}", std::process::id()));
         let copied = copy_named(file, path, folder, &temporary);
         if copied.is_err() {
             let _ = fs::remove_file(&temporary);
         }
         let (hash, size) = copied?;
-        if let (Some(identity), Some(store)) = (identity, &self.store) {
+        if let (Some(identity), Some(store)) = (identity, &self.shelf.store) {
             // Only a memory: without it the file is read again next time.
             let _ = remember(store, identity, &hash);
         }
         Ok((hash, size))
-    }
-
-    /// Puts the store's file of that hash into the trace.
-    fn place(&self, hash: &[u8; 32]) -> Result<(), KeepError> {
-        let name = blake3::Hash::from_bytes(*hash).to_hex();
-        let to = self.files.join(name.as_str());
-        let Some(store) = self.store.as_ref().filter(|_| !to.exists()) else { return Ok(()) };
-        let from = store.join(name.as_str());
-        if fs::hard_link(&from, &to).is_ok() {
-            return Ok(());
-        }
-        let write = |source| KeepError::Write { path: to.clone(), source };
-        let (source, copy) = (File::open(&from).map_err(write)?, File::create_new(&to).map_err(write)?);
-        copy_contents(&source, &copy).map_err(|(CopyError::Read(source) | CopyError::Write(source))| {
-            let _ = fs::remove_file(&to);
-            write(source)
-        })
     }
 }
 
@@ -250,7 +324,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let files = scratch.path().join("files");
         fs::create_dir(&files).unwrap();
-        let mut keeper = Keeper::new(files.clone(), Some(scratch.path().join("store")));
+        let mut keeper = Keeper::new(Shelf::new(files.clone(), Some(scratch.path().join("store"))));
         let path = scratch.path().join("a");
         fs::write(&path, "one").unwrap();
         let (a, fresh) = keeper.keep(&File::open(&path).unwrap(), "/a").unwrap();
@@ -265,6 +339,29 @@ mod tests {
     }
 
     #[test]
+    fn long_files_of_older_recordings_have_one_hash_or_the_other() {
+        const LEN: u64 = 1 << 30;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LEN).unwrap();
+        let mut plain = blake3::Hasher::new();
+        let zeroes = vec![0; 1 << 20];
+        (0..LEN >> 20).for_each(|_| {
+            plain.update(&zeroes);
+        });
+        let (plain, chunks) = (*plain.finalize().as_bytes(), sparse::hash(&file).unwrap().0);
+        let version = |minor| Version { major: 1, minor };
+        for (hash, minor, expected) in [
+            (plain, 0, KeptState::Whole),
+            (plain, 3, KeptState::Changed),
+            (chunks, 2, KeptState::Whole),
+            (chunks, 3, KeptState::Whole),
+        ] {
+            let kept = KeptFile { hash, size: LEN, path: String::new() };
+            assert_eq!(kept.state(&file, version(minor)).unwrap(), expected, "version 1.{minor}");
+        }
+    }
+
+    #[test]
     fn settled_files_are_known_to_the_next_recording() {
         let scratch = tempfile::tempdir().unwrap();
         let store = Some(scratch.path().join("store"));
@@ -273,7 +370,7 @@ mod tests {
         for name in ["1", "2"] {
             let files = scratch.path().join(name);
             fs::create_dir(&files).unwrap();
-            let mut keeper = Keeper::new(files, store.clone());
+            let mut keeper = Keeper::new(Shelf::new(files, store.clone()));
             ids.push(keeper.keep(&exe, "/exe").unwrap().1.unwrap());
         }
         assert_eq!(ids[0], ids[1]);

@@ -60,6 +60,8 @@ pub(crate) enum Kind {
     Payload = 4,
     /// Retired counts.
     Ticks = 5,
+    /// Kept pieces of files, each before the first event that refers to it. Since version 1.3.
+    Pieces = 6,
 }
 
 impl Kind {
@@ -71,6 +73,7 @@ impl Kind {
             3 => Self::Summary,
             4 => Self::Payload,
             5 => Self::Ticks,
+            6 => Self::Pieces,
             _ => return None,
         })
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Format version. The major number must match; a newer minor number adds and is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Version {
     /// Incompatible changes.
     pub major: u16,
@@ -13,7 +13,7 @@ pub struct Version {
 
 impl Version {
     /// The version this build writes.
-    pub const CURRENT: Self = Self { major: 1, minor: 2 };
+    pub const CURRENT: Self = Self { major: 1, minor: 3 };
 }
 
 /// Written before the first event.

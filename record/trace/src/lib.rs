@@ -7,7 +7,8 @@
 //! events      frames: the header, then kept files and events as they came, last the summary of a complete recording
 //! payload     frames: bytes that events refer to, written before those events
 //! stopped     why the recorder gave up before the end, one line, where it could still say so
-//! files/      kept files, each named by the BLAKE3 of its contents; links to a store that traces share where possible
+//! files/      kept files and kept pieces of files, each named by the BLAKE3 of its contents; links to a store that traces share
+//!             where possible
 //! learned/    ticks: the instruction count of each event, by the first complete replay
 //! index.db    the index
 //! ```
@@ -23,6 +24,7 @@
 //! - `writer`, `reader`: the directory, written and read
 //! - `sparse`: copies and hashes of files with holes
 //! - `files`: kept files and the store that traces share
+//! - `pieces`: kept pieces of what calls read of files
 //! - `dir`: where traces live
 //! - `landmarks`: the end, the exit and the fatal signal as moments
 //! - `ticks`: the learned instruction counts, and moments from them
@@ -37,6 +39,7 @@ mod frame;
 mod header;
 mod landmarks;
 mod packer;
+mod pieces;
 mod reader;
 mod sparse;
 mod ticks;
@@ -47,13 +50,14 @@ pub use check::check;
 pub use dir::{DirError, Meant, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir};
 pub use event::{
     Backing, Data, Event, ExecInfo, Fact, KeyPiece, Killed, MapOp, MemWrite, OutputStream, PageSum,
-    PayloadRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo, TracedInfo,
-    Trapped,
+    PayloadRef, PieceRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo,
+    TracedInfo, Trapped,
 };
 pub use files::{KeepError, KeptFile};
 pub use frame::FrameError;
 pub use header::{CpuidLeaf, Header, InheritedFd, Machine, Summary, Version};
 pub use landmarks::{landmarks, resolve_when};
+pub use pieces::{KeptPiece, SourceFile};
 pub use reader::{Events, OpenError, ReadError, Trace};
 pub use ticks::{Moments, TicksError, write_ticks};
 pub use validate::{Problem, Violation};

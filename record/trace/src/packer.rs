@@ -1,15 +1,19 @@
 //! Frames on their way to the files: packed and written by a thread of their own, in the order in which they are handed over.
 //!
 //! So packing takes no time from what is being recorded, where there is another processor. Only so many frames wait; then whoever
-//! hands over the next one waits, too. Knows nothing of what frames hold.
+//! hands over the next one waits, too. Knows nothing of what frames of others hold; those that name pieces are its own.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
+use guest::PieceId;
+
+use crate::files::Shelf;
 use crate::frame::{FrameWriter, Kind};
+use crate::pieces::{KeptPiece, Written};
 use crate::writer::WriteError;
 
 /// Frames that wait at most.
@@ -28,6 +32,7 @@ pub(crate) struct Frame {
 
 enum Job {
     Write(Frame),
+    Keep(PieceId, Vec<u8>),
     /// Everything before it was written, or cannot be.
     Tell(SyncSender<()>),
 }
@@ -36,11 +41,30 @@ enum Job {
 pub(crate) struct Files {
     pub(crate) events: FrameWriter,
     pub(crate) payload: FrameWriter,
+    pub(crate) shelf: Shelf,
+    /// The pieces on the shelf.
+    pub(crate) kept: Written,
 }
 
 impl Files {
     fn of(&mut self, kind: Kind) -> &mut FrameWriter {
         if kind == Kind::Payload { &mut self.payload } else { &mut self.events }
+    }
+
+    fn write(&mut self, frame: &Frame) -> Result<(), Failed> {
+        let file = self.of(frame.kind);
+        let written = file.frame(frame.kind, frame.first, frame.count, &frame.raw);
+        written.map_err(|source| Failed { path: file.path().to_owned(), source })
+    }
+
+    /// Writes a piece, and says so in the event stream.
+    fn keep(&mut self, id: PieceId, bytes: &[u8]) -> Result<(), Failed> {
+        let hash = self.shelf.put(bytes).map_err(|(path, source)| Failed { path, source })?;
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(hash);
+        let failed = |source| Failed { path: self.events.path().to_owned(), source };
+        let raw = postcard::to_stdvec(&KeptPiece { hash, len: bytes.len() as u32 });
+        let raw = raw.map_err(|error| failed(io::Error::other(error)))?;
+        self.write(&Frame { kind: Kind::Pieces, first: u64::from(id.0), count: 1, raw })
     }
 }
 
@@ -112,6 +136,11 @@ impl Packer {
         self.send(Job::Write(frame))
     }
 
+    /// Has a piece kept, the one after those before it.
+    pub(crate) fn keep(&self, id: PieceId, bytes: Vec<u8>) -> Result<(), WriteError> {
+        self.send(Job::Keep(id, bytes))
+    }
+
     /// Waits until everything that was handed over is written.
     pub(crate) fn wait(&self) -> Result<(), WriteError> {
         let (tell, told) = sync_channel(1);
@@ -173,19 +202,27 @@ impl Drop for Packer {
 /// The thread: after an error it writes nothing more, for that would leave a gap.
 fn work(mut files: Files, todo: &Receiver<Job>, back: &Sender<Vec<u8>>, failed: &OnceLock<Failed>) -> Files {
     for job in todo {
-        match job {
-            Job::Write(Frame { kind, first, count, mut raw }) => {
-                let file = files.of(kind);
-                if failed.get().is_none()
-                    && let Err(source) = file.frame(kind, first, count, &raw)
-                {
-                    let _ = failed.set(Failed { path: file.path().to_owned(), source });
-                }
-                raw.clear();
-                let _ = back.send(raw);
+        let (mut raw, done) = match job {
+            Job::Tell(tell) => {
+                let _ = tell.send(());
+                continue;
             }
-            Job::Tell(tell) => drop(tell.send(())),
+            Job::Write(frame) if failed.get().is_some() => (frame.raw, Ok(())),
+            Job::Keep(_, bytes) if failed.get().is_some() => (bytes, Ok(())),
+            Job::Write(frame) => {
+                let done = files.write(&frame);
+                (frame.raw, done)
+            }
+            Job::Keep(id, bytes) => {
+                let done = files.keep(id, &bytes);
+                (bytes, done)
+            }
+        };
+        if let Err(error) = done {
+            let _ = failed.set(error);
         }
+        raw.clear();
+        let _ = back.send(raw);
     }
     files
 }

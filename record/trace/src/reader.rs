@@ -3,20 +3,21 @@
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use guest::{EventId, FileId, GuestRange};
+use guest::{EventId, FileId, GuestRange, PieceId};
 
 use crate::codec::{self, Context};
 use crate::dir::STOPPED;
-use crate::event::{Data, Event, PayloadRef};
-use crate::files::KeptFile;
+use crate::event::{Data, Event, PayloadRef, PieceRef};
+use crate::files::{KeptFile, KeptState};
 use crate::frame::{FrameError, FrameReader, Head, Kind, Stream};
 use crate::header::{Header, Summary, Trailer, Version};
-use crate::sparse;
+use crate::pieces::KeptPiece;
 use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
 use crate::writer::Footprint;
 
@@ -78,6 +79,12 @@ pub enum ReadError {
         /// Which.
         file: FileId,
     },
+    /// There is no such kept piece.
+    #[error("the recording keeps no piece {piece}")]
+    NoPiece {
+        /// Which.
+        piece: PieceId,
+    },
     /// A kept file cannot be read.
     #[error("cannot read kept file {path}")]
     File {
@@ -104,12 +111,16 @@ struct Inner {
     event_frames: Vec<Head>,
     event_count: u64,
     files: Vec<KeptFile>,
+    pieces: Vec<KeptPiece>,
+    piece_lens: Vec<u32>,
     payload: Option<FrameReader>,
     payload_frames: Vec<Head>,
     payload_len: u64,
     cache: Mutex<VecDeque<(usize, Arc<Vec<u8>>)>>,
     /// Kept files whose contents are known to be right.
     verified: Mutex<HashSet<FileId>>,
+    /// Likewise of kept pieces.
+    verified_pieces: Mutex<HashSet<PieceId>>,
 }
 
 /// An open trace. Cheap to clone; clones share everything and can be used from several threads.
@@ -153,11 +164,14 @@ impl Trace {
             event_frames: layout.frames,
             event_count: layout.count,
             files: layout.files,
+            piece_lens: layout.pieces.iter().map(|piece| piece.len).collect(),
+            pieces: layout.pieces,
             payload,
             payload_frames,
             payload_len,
             cache: Mutex::new(VecDeque::new()),
             verified: Mutex::new(HashSet::new()),
+            verified_pieces: Mutex::new(HashSet::new()),
         })))
     }
 
@@ -235,6 +249,11 @@ impl Trace {
         match data {
             Data::Inline(bytes) => Ok(Cow::Borrowed(bytes)),
             Data::Payload(at) => self.0.payload(*at).map(Cow::Owned),
+            Data::Pieces(parts) => {
+                let mut out = Vec::with_capacity(data.len());
+                parts.iter().try_for_each(|part| Inner::part(self, *part, &mut out))?;
+                Ok(Cow::Owned(out))
+            }
         }
     }
 
@@ -258,14 +277,37 @@ impl Trace {
         let path = self.file_path(file)?;
         let verified = || self.0.verified.lock().unwrap_or_else(PoisonError::into_inner);
         if !verified().contains(&file) {
-            let hashed = File::open(&path).and_then(|open| sparse::hash(&open));
-            let (hash, _) = hashed.map_err(|source| ReadError::File { path: path.clone(), source })?;
-            if hash != self.file(file)?.hash {
-                return Err(ReadError::Changed { path });
+            let (kept, version) = (self.file(file)?, self.header().version);
+            let state = File::open(&path).and_then(|open| kept.state(&open, version));
+            match state.map_err(|source| ReadError::File { path: path.clone(), source })? {
+                KeptState::Whole => {}
+                KeptState::OtherSize(_) | KeptState::Changed => return Err(ReadError::Changed { path }),
             }
             verified().insert(file);
         }
         Ok(path)
+    }
+
+    /// The kept pieces of what calls read of files, in order of [`PieceId`].
+    pub fn pieces(&self) -> &[KeptPiece] {
+        &self.0.pieces
+    }
+
+    /// Where the contents of a kept piece lie.
+    pub fn piece_path(&self, piece: PieceId) -> Result<PathBuf, ReadError> {
+        let kept = self.0.pieces.get(piece.index()).ok_or(ReadError::NoPiece { piece })?;
+        Ok(self.0.dir.join("files").join(kept.hex()))
+    }
+
+    /// The contents of a kept piece, known to be what was kept.
+    pub(crate) fn piece(&self, piece: PieceId) -> Result<Vec<u8>, ReadError> {
+        let path = self.piece_path(piece)?;
+        let bytes = fs::read(&path).map_err(|source| ReadError::File { path: path.clone(), source })?;
+        let kept = self.0.pieces[piece.index()];
+        if bytes.len() != kept.len as usize || *blake3::hash(&bytes).as_bytes() != kept.hash {
+            return Err(ReadError::Changed { path });
+        }
+        Ok(bytes)
     }
 
     /// Every range that was ever mapped in any space, merged, in order. Reads all events when the recording is
@@ -281,22 +323,25 @@ impl Trace {
         Ok(footprint.ranges())
     }
 
-    fn bounds(&self) -> Bounds {
-        Bounds { files: self.0.files.len() as u32, payload: self.0.payload_len }
+    fn bounds(&self) -> Bounds<'_> {
+        let files = self.0.files.len() as u32;
+        Bounds { files, payload: self.0.payload_len, pieces: &self.0.piece_lens }
     }
 }
 
 /// The frames of an event stream, in order and complete.
+#[derive(Default)]
 struct Layout {
     frames: Vec<Head>,
     count: u64,
     files: Vec<KeptFile>,
+    pieces: Vec<KeptPiece>,
     trailer: Option<Trailer>,
 }
 
 impl Layout {
     fn read(events: &FrameReader, heads: &[Head], torn: u64) -> Result<Self, FrameError> {
-        let mut layout = Self { frames: Vec::new(), count: 0, files: Vec::new(), trailer: None };
+        let mut layout = Self::default();
         for (i, head) in heads.iter().enumerate() {
             let bad = |what| events.corrupt(head.start(), what);
             let decode = |_| bad("a record cannot be decoded");
@@ -311,6 +356,13 @@ impl Layout {
                         return Err(bad("kept files are out of order"));
                     }
                     layout.files.extend(more);
+                }
+                Kind::Pieces => {
+                    let piece: KeptPiece = postcard::from_bytes(&events.body(head)?).map_err(decode)?;
+                    if head.first != layout.pieces.len() as u64 || head.count != 1 || piece.len == 0 {
+                        return Err(bad("kept pieces are out of order"));
+                    }
+                    layout.pieces.push(piece);
                 }
                 Kind::Events => {
                     if head.first != layout.count || head.count == 0 {
@@ -362,6 +414,26 @@ fn open_payload(path: &Path) -> Result<Payload, FrameError> {
 }
 
 impl Inner {
+    /// Appends a part of a kept piece, which is read as a whole the first time, to know that it is what was kept.
+    fn part(trace: &Trace, at: PieceRef, out: &mut Vec<u8>) -> Result<(), ReadError> {
+        let (from, len) = (at.offset as usize, at.len as usize);
+        let missing = ReadError::NoPiece { piece: at.piece };
+        let verified = || trace.0.verified_pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        if !verified().contains(&at.piece) {
+            let whole = trace.piece(at.piece)?;
+            let part = from.checked_add(len).and_then(|end| whole.get(from..end)).ok_or(missing)?;
+            out.extend_from_slice(part);
+            verified().insert(at.piece);
+            return Ok(());
+        }
+        let path = trace.piece_path(at.piece)?;
+        let start = out.len();
+        out.resize(start + len, 0);
+        File::open(&path)
+            .and_then(|file| file.read_exact_at(&mut out[start..], u64::from(at.offset)))
+            .map_err(|source| ReadError::File { path, source })
+    }
+
     fn payload(&self, at: PayloadRef) -> Result<Vec<u8>, ReadError> {
         let missing = ReadError::NoPayload { offset: at.offset, len: at.len };
         let end = at.offset.checked_add(u64::from(at.len)).filter(|&end| end <= self.payload_len);

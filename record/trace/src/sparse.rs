@@ -31,9 +31,22 @@ pub(crate) fn copy(from: &File, to: &File) -> Result<(), CopyError> {
     to.set_len(len).map_err(CopyError::Write)
 }
 
+/// Whether a file of so many bytes is hashed by its chunks.
+pub(crate) fn is_long(len: u64) -> bool {
+    len >= LONG
+}
+
 /// BLAKE3 and length of a file. Of a long one it is that of its chunks that are not all zero: where its holes are does not matter.
 pub(crate) fn hash(file: &File) -> io::Result<([u8; 32], u64)> {
-    let long = file.metadata()?.len() >= LONG;
+    hash_as(file, is_long(file.metadata()?.len()))
+}
+
+/// BLAKE3 and length of a file, of however many bytes, as recordings before version 1.2 have it, and some of those before 1.3.
+pub(crate) fn plain_hash(file: &File) -> io::Result<([u8; 32], u64)> {
+    hash_as(file, false)
+}
+
+fn hash_as(file: &File, long: bool) -> io::Result<([u8; 32], u64)> {
     let mut hasher = if long { blake3::Hasher::new_derive_key(LONG_CONTEXT) } else { blake3::Hasher::new() };
     let zeroes = vec![0; CHUNK as usize];
     let mut hashed = 0;

@@ -3,10 +3,12 @@
 
 use std::fmt;
 
-use guest::{EventId, FileId, GuestAddr, GuestRange, PAGE_SIZE, RegisterName, Registers, SpaceId, TaskId};
+use guest::{
+    EventId, FileId, GuestAddr, GuestRange, PAGE_SIZE, PieceId, RegisterName, Registers, SpaceId, TaskId,
+};
 
 use crate::codec::MAX_XSTATE;
-use crate::event::{Backing, Data, Event, Fact, MapOp, MemWrite, SignalAction, SpawnInfo, Stop};
+use crate::event::{Backing, Data, Event, Fact, MapOp, MemWrite, PieceRef, SignalAction, SpawnInfo, Stop};
 
 /// First address past the user half with five-level paging.
 const USER_END: u64 = 1 << 56;
@@ -69,6 +71,8 @@ pub enum Problem {
     UnknownFile { file: FileId },
     #[error("payload {offset}+{len} does not exist")]
     Payload { offset: u64, len: u32 },
+    #[error("no kept piece {piece} has bytes {offset}+{len}")]
+    Piece { piece: PieceId, offset: u32, len: u32 },
     #[error("extended state of {len} bytes")]
     XState { len: usize },
     #[error("signal information of {len} bytes")]
@@ -85,6 +89,10 @@ pub enum Problem {
     FileSize { file: FileId, found: u64, expected: u64 },
     #[error("kept file {file} was changed")]
     FileHash { file: FileId },
+    #[error("kept piece {piece} is missing")]
+    PieceMissing { piece: PieceId },
+    #[error("kept piece {piece} was changed")]
+    PieceChanged { piece: PieceId },
     #[error("the learned counts do not fit: {what}")]
     Ticks { what: String },
     #[error("{what}")]
@@ -93,15 +101,17 @@ pub enum Problem {
 
 /// What the stream may refer to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct Bounds<'a> {
     /// Kept files so far.
     pub(crate) files: u32,
     /// Payload bytes so far.
     pub(crate) payload: u64,
+    /// The lengths of the kept pieces so far.
+    pub(crate) pieces: &'a [u32],
 }
 
 /// Checks what can be said of an event without knowing those before it.
-pub(crate) fn check_alone(event: &Event, bounds: Bounds) -> Result<(), Problem> {
+pub(crate) fn check_alone(event: &Event, bounds: Bounds<'_>) -> Result<(), Problem> {
     check_stop(event)?;
     event.maps.iter().try_for_each(|op| check_map(op, bounds))?;
     event.writes.iter().try_for_each(|write| check_write(write, bounds))?;
@@ -144,7 +154,7 @@ fn check_stop(event: &Event) -> Result<(), Problem> {
     if fits { Ok(()) } else { Err(Problem::StopMismatch { fact: event.fact.name(), stop: event.stop }) }
 }
 
-fn check_map(op: &MapOp, bounds: Bounds) -> Result<(), Problem> {
+fn check_map(op: &MapOp, bounds: Bounds<'_>) -> Result<(), Problem> {
     match op {
         MapOp::UnmapAll => Ok(()),
         MapOp::Map { range, backing, .. } => {
@@ -174,15 +184,25 @@ fn check_range(range: GuestRange) -> Result<(), Problem> {
     }
 }
 
-fn check_write(write: &MemWrite, bounds: Bounds) -> Result<(), Problem> {
-    if let Data::Payload(at) = &write.data
-        && at.offset.checked_add(u64::from(at.len)).is_none_or(|end| end > bounds.payload)
-    {
-        return Err(Problem::Payload { offset: at.offset, len: at.len });
+fn check_write(write: &MemWrite, bounds: Bounds<'_>) -> Result<(), Problem> {
+    match &write.data {
+        Data::Inline(_) => {}
+        Data::Payload(at) => {
+            if at.offset.checked_add(u64::from(at.len)).is_none_or(|end| end > bounds.payload) {
+                return Err(Problem::Payload { offset: at.offset, len: at.len });
+            }
+        }
+        Data::Pieces(parts) => parts.iter().try_for_each(|part| check_part(part, bounds))?,
     }
     let len = write.data.len() as u64;
     let inside = write.addr.0.checked_add(len).is_some_and(|end| end <= USER_END);
     if inside { Ok(()) } else { Err(Problem::Write { addr: write.addr, len }) }
+}
+
+fn check_part(&PieceRef { piece, offset, len }: &PieceRef, bounds: Bounds<'_>) -> Result<(), Problem> {
+    let has = bounds.pieces.get(piece.index()).copied().unwrap_or(0);
+    let inside = offset.checked_add(len).is_some_and(|end| end <= has);
+    if inside && len > 0 { Ok(()) } else { Err(Problem::Piece { piece, offset, len }) }
 }
 
 /// The first register in which the two differ.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use guest::{EventId, FileId, GuestRange};
@@ -12,10 +13,11 @@ use guest::{EventId, FileId, GuestRange};
 use crate::codec::{self, Context};
 use crate::dir::STOPPED;
 use crate::event::{Data, Event, Fact, MapOp, MemWrite, PayloadRef};
-use crate::files::{KeepError, Keeper, KeptFile};
+use crate::files::{KeepError, Keeper, KeptFile, Shelf};
 use crate::frame::{FrameWriter, Kind, Stream};
 use crate::header::{Header, Summary, Trailer};
 use crate::packer::{Files, Frame, Packer};
+use crate::pieces::{Pieces, SourceFile, Written};
 use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
 
 /// Data longer than this lies in the payload stream.
@@ -66,6 +68,7 @@ pub struct TraceWriter {
     dir: PathBuf,
     packer: Packer,
     keeper: Keeper,
+    pieces: Pieces,
     /// Kept files that no manifest frame names yet.
     unnamed: Vec<KeptFile>,
     sequence: Sequence,
@@ -108,11 +111,16 @@ impl TraceWriter {
         let mut events = FrameWriter::create(&events, Stream::Events).map_err(io(&events))?;
         let bytes = postcard::to_stdvec(header)?;
         events.frame(Kind::Header, 0, 1, &bytes).map_err(io(&dir.join("events")))?;
-        let packer = Packer::start(Files { events, payload }).map_err(io(dir))?;
+        let shelf = Shelf::new(files, store);
+        let kept = Written::default();
+        let pieces = Pieces::new(shelf.folder().to_owned(), Arc::clone(&kept));
+        let keeper = Keeper::new(shelf.clone());
+        let packer = Packer::start(Files { events, payload, shelf, kept }).map_err(io(dir))?;
         Ok(Self {
             dir: dir.to_owned(),
             packer,
-            keeper: Keeper::new(files, store),
+            keeper,
+            pieces,
             unnamed: Vec::new(),
             sequence: Sequence::default(),
             footprint: Footprint::default(),
@@ -146,7 +154,8 @@ impl TraceWriter {
         let id = self.next_id();
         let invalid = |problem: Problem| Violation { event: Some(id), problem };
         let payload = self.data_written + self.data.len() as u64;
-        check_alone(event, Bounds { files: self.keeper.len(), payload }).map_err(invalid)?;
+        let bounds = Bounds { files: self.keeper.len(), payload, pieces: self.pieces.lens() };
+        check_alone(event, bounds).map_err(invalid)?;
         self.sequence.follow(event).map_err(invalid)?;
         self.footprint.add_event(event);
 
@@ -176,6 +185,15 @@ impl TraceWriter {
         Ok(Data::Payload(PayloadRef { offset, len }))
     }
 
+    /// Keeps bytes that a call read of a file from `offset` on, for an event that refers to them: in pieces, and once where the same was
+    /// read there before; in the payload stream while little is read.
+    pub fn of_file(&mut self, file: SourceFile, offset: u64, bytes: &[u8]) -> Result<Data, WriteError> {
+        match self.pieces.refer(&self.packer, file, offset, bytes)? {
+            Some(parts) => Ok(Data::Pieces(parts)),
+            None => self.payload(bytes),
+        }
+    }
+
     /// Keeps the contents that an open file has now, under the path it had in the recording. A file whose
     /// identity (device, inode, size, times) was met before is not read again; equal contents are kept once.
     pub fn keep_file(&mut self, file: &File, path: &str) -> Result<FileId, WriteError> {
@@ -194,6 +212,7 @@ impl TraceWriter {
 
     /// Hands over everything so far to be written, without waiting for that.
     pub fn push(&mut self) -> Result<(), WriteError> {
+        self.pieces.push(&self.packer)?;
         self.push_payload()?;
         if !self.unnamed.is_empty() {
             let first = u64::from(self.keeper.len()) - self.unnamed.len() as u64;

@@ -1,8 +1,8 @@
 //! Prints the project's figures: recording, replaying and indexing against a native run, side by side in one run.
 //!
 //! usage: `cargo run --release -p backstory-bench [-- [--record] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
-//! of CPU time (user and system, of every process involved), the smallest of the runs. `trace KiB` is both streams, without kept
-//! files; `rec MiB` the recorder's own resident set. With `--record` nothing is replayed.
+//! of CPU time (user and system, of every process involved), the smallest of the runs. `trace KiB` is both streams, `kept KiB`
+//! the kept files and pieces, which recordings share; `rec MiB` the recorder's own resident set. With `--record` nothing is replayed.
 
 mod measure;
 mod workloads;
@@ -19,6 +19,7 @@ struct Row {
     native: f64,
     record: f64,
     trace_bytes: u64,
+    kept_bytes: u64,
     record_rss_kib: u64,
     replayed: Option<Replayed>,
 }
@@ -71,7 +72,8 @@ fn main() -> ExitCode {
 
 fn bench(binary: &Path, runs: usize, replays: bool, only: &[String]) -> std::io::Result<()> {
     let scratch = tempfile::tempdir()?;
-    print!("{:<10} {:>8} {:>7} {:>9} {:>8}", "workload", "native s", "record", "trace KiB", "rec MiB");
+    print!("{:<10} {:>8} {:>7} ", "workload", "native s", "record");
+    print!("{:>9} {:>8} {:>8}", "trace KiB", "kept KiB", "rec MiB");
     if replays {
         print!(
             " {:>7} {:>9} {:>9} {:>8} {:>9} {:>8} {:>7}",
@@ -104,11 +106,12 @@ fn start_millis(binary: &Path, scratch: &Path, runs: usize) -> std::io::Result<f
 fn print(row: &Row) {
     let mib = |kib: u64| kib as f64 / 1024.0;
     print!(
-        "{:<10} {:>8.3} {:>7.3} {:>9} {:>8.0}",
+        "{:<10} {:>8.3} {:>7.3} {:>9} {:>8} {:>8.0}",
         row.name,
         row.native,
         row.record,
         row.trace_bytes / 1024,
+        row.kept_bytes / 1024,
         mib(row.record_rss_kib)
     );
     if let Some(Replayed { replay, extra_rss_kib, index }) = &row.replayed {
@@ -194,6 +197,9 @@ fn one(
         native: native_cpu,
         record: least(&record) / native_cpu,
         trace_bytes: size("events")? + size("payload")?,
+        kept_bytes: std::fs::read_dir(trace.join("files"))?
+            .map(|file| Ok(file?.metadata()?.len()))
+            .sum::<std::io::Result<u64>>()?,
         record_rss_kib: record.iter().map(|u| u.own_rss_kib).max().unwrap_or(0),
         replayed: None,
     };

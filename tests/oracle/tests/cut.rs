@@ -11,8 +11,8 @@ use backstory_oracle::command::{backstory, complaint, record, recorder};
 use backstory_oracle::programs;
 use trace::{Fact, Status, Trace};
 
-/// More bytes and more calls than the writer holds back.
-const BUSY: &str = "head -c 6000000 /dev/urandom >/dev/null; \
+/// More bytes and more calls than the writer holds back, of a file `big` among them.
+const BUSY: &str = "head -c 6000000 /dev/urandom >/dev/null; head -c 5000000 big >/dev/null; \
     i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo a line >&9; done";
 
 /// Checks that a recording ends early and is whole until there; its number of events.
@@ -38,7 +38,8 @@ fn expect_beginning(dir: &Path) -> u64 {
 fn a_killed_recorder_leaves_a_beginning() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("written");
-    let script = format!("exec 9>{}; {BUSY}", file.display());
+    let script = format!("cd {}; exec 9>{}; {BUSY}", scratch.path().display(), file.display());
+    big_file(scratch.path());
     let whole = scratch.path().join("whole");
     assert!(record(&whole, &["sh", "-c", &script]).status.success());
     let all = Trace::open(&whole).unwrap().len();
@@ -47,6 +48,14 @@ fn a_killed_recorder_leaves_a_beginning() {
     assert_eq!((killed.status.signal(), killed.stdout.len()), (Some(libc::SIGKILL), 0));
     let left = expect_beginning(&cut);
     assert!(left >= all / 2, "{left} of {all} events are left");
+    assert!(Trace::open(&cut).unwrap().pieces().len() >= 4, "what was read of the file is not kept");
+}
+
+/// A file that is worth keeping, longer than [`BUSY`] reads.
+fn big_file(folder: &Path) {
+    let bytes: Vec<u8> =
+        (0..1_500_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(folder.join("big"), bytes).unwrap();
 }
 
 /// A command that can write no file longer than so many bytes.
@@ -85,6 +94,15 @@ fn a_full_disk_ends_the_recording_with_its_own_status() {
     let dir = scratch.path().join("full");
     assert!(expect_beginning(&dir) > 100);
     assert!(Trace::open(&dir).unwrap().stopped().unwrap().contains("payload"));
+    // No room for a piece of a file.
+    big_file(scratch.path());
+    let full = recorder("pieces", "head -c 1000 /dev/urandom; head -c 6000000 big; exec sleep 1000");
+    let mut full = limited(full, 900_000);
+    let full = full.current_dir(scratch.path()).output().unwrap();
+    assert_eq!(full.status.code(), Some(6), "{}", String::from_utf8_lossy(&full.stderr));
+    let said = complaint(&full).unwrap();
+    assert!(said.contains("pieces/files/") && said.contains("File too large"), "{said}");
+    expect_beginning(&scratch.path().join("pieces"));
 }
 
 /// Runs a command on a recording; its output, and the line that says where the recording ends.

@@ -4,7 +4,7 @@ use crate::errno::Errno;
 use crate::flags::FlagSet;
 use crate::requests::Requests;
 use crate::row::{
-    Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Row, Size, Struct, Support, When,
+    Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Reads, Row, Size, Struct, Support, When,
 };
 
 pub(crate) const fn row(nr: u32, name: &'static str, args: &'static [Arg]) -> Row {
@@ -21,6 +21,7 @@ pub(crate) const fn row(nr: u32, name: &'static str, args: &'static [Arg]) -> Ro
         changes_file: None,
         opens: None,
         sends: false,
+        reads: None,
     }
 }
 
@@ -70,6 +71,10 @@ impl Row {
 
     pub(crate) const fn sends(self) -> Self {
         Self { sends: true, ..self }
+    }
+
+    pub(crate) const fn reads(self, reads: Reads) -> Self {
+        Self { reads: Some(reads), ..self }
     }
 
     pub(crate) const fn partial(self, missing: &'static str) -> Self {

@@ -4,7 +4,7 @@ use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
 use crate::requests::{FCNTL, IOCTL};
-use crate::row::{Hand, Opens, Row, Size, When};
+use crate::row::{Hand, Opens, Reads, Row, Size, When};
 use crate::structs::*;
 
 const O_NONBLOCK: u64 = 0o4000;
@@ -14,7 +14,7 @@ const UNSEEN: &str =
     "towards the run's own output it is answered EINVAL, and programs read and write instead";
 
 pub(super) const ROWS: &[Row] = &[
-    row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits(),
+    row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits().reads(Reads::AtOwn),
     row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends(),
     row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")])
         .waits_unless(1, O_NONBLOCK)
@@ -25,12 +25,14 @@ pub(super) const ROWS: &[Row] = &[
     row(6, "lstat", &[path("path"), wrote("statbuf", STAT)]),
     row(8, "lseek", &[fd("fd"), long("offset"), flags("whence", &SEEK)]),
     row(16, "ioctl", &[fd("fd"), request("request"), hex("argp")]).waits().requests(&IOCTL),
-    row(17, "pread64", &[fd("fd"), out("buf", Size::Result(2)), uint("count"), long("offset")]).waits(),
+    row(17, "pread64", &[fd("fd"), out("buf", Size::Result(2)), uint("count"), long("offset")])
+        .waits()
+        .reads(Reads::At(3)),
     row(18, "pwrite64", &[fd("fd"), input("buf", Size::Arg(2)), uint("count"), long("offset")])
         .waits()
         .changes(0)
         .sends(),
-    row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits(),
+    row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits().reads(Reads::AtOwn),
     row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends(),
     row(21, "access", &[path("path"), flags("mode", &ACCESS)]),
     row(22, "pipe", &[wrote("fds", INT_PAIR)]),
@@ -146,7 +148,9 @@ pub(super) const ROWS: &[Row] = &[
         .changes(0),
     row(292, "dup3", &[fd("old"), fd("new"), flags("flags", &OPEN)]),
     row(293, "pipe2", &[wrote("fds", INT_PAIR), flags("flags", &OPEN_BITS)]),
-    row(295, "preadv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")]).waits(),
+    row(295, "preadv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")])
+        .waits()
+        .reads(Reads::At(3)),
     row(296, "pwritev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h")])
         .waits()
         .changes(0)
@@ -192,7 +196,8 @@ pub(super) const ROWS: &[Row] = &[
         "preadv2",
         &[fd("fd"), iov_out("iov", 2), uint("iovcnt"), long("pos_l"), long("pos_h"), flags("flags", &RWF)],
     )
-    .waits(),
+    .waits()
+    .reads(Reads::At(3)),
     row(
         328,
         "pwritev2",

@@ -5,5 +5,6 @@ extern crate backstory_trace as trace;
 
 mod damage;
 mod golden;
+mod pieces;
 mod roundtrip;
 mod sample;

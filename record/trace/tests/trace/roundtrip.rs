@@ -1,11 +1,11 @@
 //! What is written is read back, whatever it is; what is invalid is not written.
 
 use crate::sample;
-use guest::{EventId, GuestAddr, GuestRange, Prot, Registers, SpaceId, TaskId, XState};
+use guest::{EventId, GuestAddr, GuestRange, PieceId, Prot, Registers, SpaceId, TaskId, XState};
 use proptest::prelude::*;
 use trace::{
-    Backing, Data, Event, Fact, MapOp, MemWrite, Moments, Problem, Stop, SyscallInfo, Trace, TracedInfo,
-    Trapped, WriteError, check, write_ticks,
+    Backing, Data, Event, Fact, MapOp, MemWrite, Moments, PieceRef, Problem, Stop, SyscallInfo, Trace,
+    TracedInfo, Trapped, WriteError, check, write_ticks,
 };
 
 #[test]
@@ -112,6 +112,9 @@ fn invalid_events_are_refused() {
     refuse(9, |e| e.space = SpaceId(4), Problem::SpaceNotDense { found: SpaceId(4), expected: SpaceId(2) });
     refuse(10, |e| e.xstate = Some(XState(vec![0; 9])), Problem::XState { len: 9 });
     let payload = Data::Payload(trace::PayloadRef { offset: 1 << 30, len: 1 });
+    let part = PieceRef { piece: PieceId(0), offset: 0, len: 1 };
+    let no_piece = Problem::Piece { piece: part.piece, offset: 0, len: 1 };
+    refuse(10, |e| e.writes[0].data = Data::Pieces(vec![part]), no_piece);
     refuse(10, |e| e.writes[0].data = payload, Problem::Payload { offset: 1 << 30, len: 1 });
 }
 

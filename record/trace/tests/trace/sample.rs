@@ -179,7 +179,12 @@ pub(crate) fn write(dir: &Path, every: usize, count: usize) {
 
 /// A writer with the one kept file that the sample names.
 pub(crate) fn begin(dir: &Path) -> TraceWriter {
-    let mut writer = TraceWriter::create_with_store(dir, &header(), None).unwrap();
+    begin_in(dir, None)
+}
+
+/// The same, sharing with others.
+pub(crate) fn begin_in(dir: &Path, store: Option<&Path>) -> TraceWriter {
+    let mut writer = TraceWriter::create_with_store(dir, &header(), store.map(Path::to_owned)).unwrap();
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(KEPT).unwrap();
     writer.keep_file(&file, "/bin/prog").unwrap();

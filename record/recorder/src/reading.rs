@@ -1,0 +1,121 @@
+//! Which file a call read from, and where: what it put into memory is then kept as that file's. Only a name for the bytes: whether they
+//! are what was kept of that place before is seen when they are compared.
+#![expect(unsafe_code, reason = "pidfd_getfd(2)")]
+
+use std::fs::{self, File};
+use std::io::{self, Seek};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use kernel::{Call, FilePlace};
+use ptrace::HostTid;
+use trace::SourceFile;
+
+use crate::procfs;
+
+/// Shorter reads are not looked at.
+pub(crate) const SHORTEST: u64 = 4096;
+
+/// Looks at files through the descriptors of processes.
+#[derive(Debug, Default)]
+pub(crate) struct Looking {
+    /// The process looked at last.
+    process: Option<(HostTid, OwnedFd)>,
+}
+
+impl Looking {
+    /// What a finished call of a process read of a regular file: which one, and the offset of the first byte.
+    pub(crate) fn of_call(&mut self, process: HostTid, call: &Call) -> Option<(SourceFile, u64)> {
+        let len = u64::try_from(call.result).ok().filter(|&len| len >= SHORTEST)?;
+        let place = kernel::reads_file(call)?;
+        // Some kernels have no such call, some do not allow it.
+        let (file, end) = match self.borrowed(process, place.fd) {
+            Ok(file) => through(file, place)?,
+            Err(_) => by_name(process, place)?,
+        };
+        let start = place.offset.or_else(|| end.checked_sub(len))?;
+        Some((file, start))
+    }
+
+    /// A process's open file. It must be closed before the process goes on, which may wait for that.
+    fn borrowed(&mut self, process: HostTid, fd: i32) -> io::Result<File> {
+        if let Some((last, pidfd)) = &self.process
+            && *last == process
+            && let Ok(file) = get_fd(pidfd, fd)
+        {
+            return Ok(file);
+        }
+        // SAFETY: pidfd_open takes numbers only.
+        let pidfd = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, process.0, 0) })?;
+        let file = get_fd(&pidfd, fd);
+        self.process = Some((process, pidfd));
+        file
+    }
+}
+
+fn get_fd(pidfd: &OwnedFd, fd: i32) -> io::Result<File> {
+    // SAFETY: pidfd_getfd takes numbers only.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) }).map(File::from)
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    match i32::try_from(result) {
+        // SAFETY: the kernel has just made this descriptor for us alone.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Identity and the descriptor's offset, where that is asked for.
+fn through(mut file: File, place: FilePlace) -> Option<(SourceFile, u64)> {
+    let source = regular(&file.metadata().ok()?)?;
+    let offset = place.offset.map_or_else(|| file.stream_position().ok(), |_| Some(0));
+    Some((source, offset?))
+}
+
+/// The same by what `/proc` tells.
+fn by_name(process: HostTid, place: FilePlace) -> Option<(SourceFile, u64)> {
+    let source = regular(&fs::metadata(format!("/proc/{process}/fd/{}", place.fd)).ok()?)?;
+    let offset = place.offset.map_or_else(|| procfs::fd_offset(process, place.fd), |_| Some(0));
+    Some((source, offset?))
+}
+
+fn regular(meta: &fs::Metadata) -> Option<SourceFile> {
+    meta.is_file().then(|| SourceFile { dev: meta.dev(), ino: meta.ino() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn both_ways_to_look_agree() {
+        let me = HostTid(std::process::id() as i32);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 9000]).unwrap();
+        let fd = file.as_raw_fd();
+        let mut looking = Looking::default();
+        let source = regular(&file.metadata().unwrap()).unwrap();
+        for offset in [0, 8000] {
+            file.seek(io::SeekFrom::Start(offset)).unwrap();
+            let own = FilePlace { fd, offset: None };
+            assert_eq!(by_name(me, own), Some((source, offset)));
+            if let Ok(borrowed) = looking.borrowed(me, fd) {
+                assert_eq!(through(borrowed, own), Some((source, offset)));
+            }
+        }
+        // A call that read 5000 bytes to the end, and one that says where it read.
+        file.read_to_end(&mut Vec::new()).unwrap();
+        let args = |offset| [fd as u64, 0x1000, 5000, offset, 0, 0];
+        let call = |name, offset| Call::finished(kernel::number(name), args(offset), 5000);
+        assert_eq!(looking.of_call(me, &call("read", 0)), Some((source, 4000)));
+        assert_eq!(looking.of_call(me, &call("pread64", 77)), Some((source, 77)));
+        assert_eq!(looking.of_call(me, &call("write", 77)), None);
+        let (pipe, _writer) = io::pipe().unwrap();
+        let args = [pipe.as_raw_fd() as u64, 0x1000, 5000, 0, 0, 0];
+        let from_pipe = Call::finished(kernel::number("read"), args, 5000);
+        assert_eq!(looking.of_call(me, &from_pipe), None);
+    }
+}
