@@ -9,6 +9,7 @@
 //! - `seccomp`, `bpf`: filters of the guest's own
 //! - `header`, `machine`: what the header says about the command and this machine
 //! - `cpuid`: what it answers, and trapping it
+//! - `tsc`: the recording thread traps what is trapped in tracees
 //! - `session`: the main loop: what was reported, by whom, and what follows
 //! - `turn`: who runs, who waits
 //! - `task`: tasks and spaces
@@ -70,6 +71,7 @@ mod sysv;
 mod task;
 mod timer;
 mod trap;
+mod tsc;
 mod turn;
 
 pub use api::{ErrorClass, Options, Outcome, RecordError, record};

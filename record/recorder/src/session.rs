@@ -28,7 +28,9 @@ use crate::stop::{Next, StopError};
 use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
-use crate::{ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall};
+use crate::{
+    ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall, tsc,
+};
 
 /// Ticks of a fair slice.
 const SLICE: u32 = 2;
@@ -151,7 +153,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
             return Err(error);
         }
     };
-    let trapping = Trapping::begin(session.core.cpuid.is_some());
+    let trapping = (Trapping::begin(session.core.cpuid.is_some()), tsc::Trapping::begin());
     let result = session.record(first, &pinned);
     drop(trapping);
     if let Err(error) = result {

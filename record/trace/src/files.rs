@@ -10,11 +10,11 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use guest::FileId;
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
 use crate::header::Version;
 use crate::sparse::{self, CopyError};
 
@@ -108,7 +108,7 @@ impl Identity {
 
     /// Whether a change after now would show in the times.
     fn settled(&self) -> bool {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128);
+        let now = clock::real().as_nanos() as i128;
         now - self.ctime.max(self.mtime) > SETTLED
     }
 

@@ -23,6 +23,7 @@
 //! - `validate`: what must hold of events
 //! - `writer`, `reader`: the directory, written and read
 //! - `sparse`: copies and hashes of files with holes
+//! - `clock`: clocks that cost nothing
 //! - `files`: kept files and the store that traces share
 //! - `pieces`: kept pieces of what calls read of files
 //! - `dir`: where traces live
@@ -31,6 +32,7 @@
 //! - `check`: every violated invariant of a trace
 
 mod check;
+mod clock;
 mod codec;
 mod dir;
 mod event;

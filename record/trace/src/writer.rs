@@ -6,10 +6,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guest::{EventId, FileId, GuestRange};
 
+use crate::clock;
 use crate::codec::{self, Context};
 use crate::dir::STOPPED;
 use crate::event::{Data, Event, Fact, MapOp, MemWrite, PayloadRef};
@@ -79,7 +80,8 @@ pub struct TraceWriter {
     written: u64,
     data: Vec<u8>,
     data_written: u64,
-    pushed: Instant,
+    /// When everything was handed over last.
+    pushed: Duration,
 }
 
 impl TraceWriter {
@@ -130,7 +132,7 @@ impl TraceWriter {
             written: 0,
             data: Vec::new(),
             data_written: 0,
-            pushed: Instant::now(),
+            pushed: clock::monotonic(),
         })
     }
 
@@ -163,7 +165,7 @@ impl TraceWriter {
         codec::encode(&mut self.context, &event, &mut self.pending)?;
         self.pending_count += 1;
         let full = self.pending.len() >= EVENTS_FRAME || self.pending_count >= EVENTS_COUNT;
-        if full || self.pushed.elapsed() >= PUSH_AFTER {
+        if full || clock::monotonic().saturating_sub(self.pushed) >= PUSH_AFTER {
             self.push()?;
         }
         Ok(id)
@@ -229,7 +231,7 @@ impl TraceWriter {
             self.context.clear();
             self.packer.hand_over(Frame { kind: Kind::Events, first, count, raw })?;
         }
-        self.pushed = Instant::now();
+        self.pushed = clock::monotonic();
         self.packer.check()
     }
 
