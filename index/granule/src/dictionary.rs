@@ -1,7 +1,7 @@
 //! Which blocks a granule runs and where the columns of their stores lie. Encoder and decoder compute the same layout
 //! from the same counts, so that none of it is stored.
 
-use crate::shape::{BlockEnd, BlockId, BlockShape, BlockTable, StoreAddress, StoreContents, StoreSize};
+use crate::shape::{BlockId, BlockShape, BlockTable, StoreAddress, StoreContents, StoreSize};
 use crate::wire::WireError;
 
 /// A block of the granule.
@@ -11,7 +11,6 @@ pub(crate) struct Local {
     /// How often it runs.
     pub(crate) count: u32,
     pub(crate) instructions: u32,
-    pub(crate) end: BlockEnd,
     /// Its slots: `first_slot..first_slot + slots`, as many as the shape has stores.
     pub(crate) first_slot: u32,
     pub(crate) slots: u16,
@@ -78,7 +77,8 @@ impl Layout {
         Ok(layout)
     }
 
-    fn add(&mut self, id: BlockId, count: u32, shape: &BlockShape) -> Result<(), WireError> {
+    /// Adds a block: the next local number.
+    pub(crate) fn add(&mut self, id: BlockId, count: u32, shape: &BlockShape) -> Result<(), WireError> {
         let first_slot = self.slots.len();
         let local = self.locals.len() as u32;
         let (mut variable, mut moving) = (false, false);
@@ -105,7 +105,6 @@ impl Layout {
             id,
             count,
             instructions: shape.instructions(),
-            end: shape.end,
             first_slot: first_slot as u32,
             slots: shape.stores.len() as u16,
             variable,
@@ -138,6 +137,13 @@ impl Layout {
                 }
             }
         })
+    }
+
+    /// That of no blocks.
+    pub(crate) fn clear(&mut self) {
+        self.locals.clear();
+        self.slots.clear();
+        (self.addresses, self.value_bytes, self.writes) = (0, 0, 0);
     }
 
     /// The slots of a block.

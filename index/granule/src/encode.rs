@@ -2,11 +2,11 @@
 
 use guest::{Moment, SpaceId};
 
-use crate::dictionary::{Layout, SlotAddress, SlotValue};
-use crate::frames::{Call, Flow, Frames, write_hints};
-use crate::pages::{PageMask, PageSummary};
+use crate::dictionary::{Layout, Slot, SlotAddress, SlotValue};
+use crate::frames::{Call, Flow, Frames, Step, write_hints};
+use crate::pages::{ByPage, PageMask};
 use crate::raw::{HEADER, RawGranule};
-use crate::shape::{BlockId, BlockTable, StoreAddress, StoreContents};
+use crate::shape::{BlockId, BlockShape, BlockTable, StoreAddress, StoreContents, StoreShape};
 use crate::values::{PIECE, Plan, write_chunk};
 use crate::wire::{Packer, WireError, put_signed, put_varint};
 use crate::{addresses, system};
@@ -101,18 +101,29 @@ impl Encoded {
 /// Encodes granules. Keeps its buffers from one to the next.
 pub struct Encoder {
     packer: Packer,
-    /// By block number: how often it runs, then its local number.
+    /// By block number: how often it runs, then its local number. All zero between granules.
     counts: Vec<u32>,
     distinct: Vec<BlockId>,
     sequence: Vec<u32>,
     addresses: Vec<u64>,
     before: Vec<u64>,
     values: Vec<u8>,
-    pages: PageSummary,
+    pages: ByPage<PageMask>,
+    code: ByPage<CodeUse>,
+    blocks: Blocks,
+}
+
+/// What follows from the blocks that run, by local number.
+#[derive(Debug, Default)]
+struct Blocks {
+    layout: Layout,
+    records: Vec<Record>,
+    ops: Vec<Op>,
+    steps: Vec<Step>,
 }
 
 /// What to do for a store of a record.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Op {
     Address { at: u16, base: u32 },
     Derived { base: u32, delta: i64 },
@@ -120,7 +131,7 @@ enum Op {
 }
 
 /// A block's record: what to take from it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Record {
     first: u32,
     ops: u32,
@@ -138,7 +149,9 @@ impl Encoder {
             addresses: Vec::new(),
             before: Vec::new(),
             values: Vec::new(),
-            pages: PageSummary::default(),
+            pages: ByPage::default(),
+            code: ByPage::default(),
+            blocks: Blocks::default(),
         })
     }
 
@@ -152,22 +165,24 @@ impl Encoder {
         if raw.marks.all().first().is_none_or(|mark| mark.tick != raw.first_tick) {
             return Err(EncodeError::Unmarked { tick: raw.first_tick });
         }
-        let layout = self.number_blocks(raw, table)?;
-        self.scatter(raw, table, &layout)?;
+        if let Err(error) = self.number_blocks(raw, table) {
+            self.counts.clear();
+            return Err(error);
+        }
+        self.scatter(raw);
         let mut encoded = Encoded {
             space: raw.space.0,
             first_tick: raw.first_tick,
             ticks: raw.ticks,
             first: begin(raw),
             last: raw.marks.moment(raw.tick()),
-            writes: layout.writes + (raw.variable.len() + raw.system.len()) as u64,
+            writes: self.blocks.layout.writes + (raw.variable.len() + raw.system.len()) as u64,
             ..Encoded::default()
         };
-        self.columns(raw, &layout, &mut encoded)?;
-        self.summarise(raw, table, &layout, &mut encoded);
+        self.columns(raw, &mut encoded)?;
+        self.summarise(raw, &mut encoded);
         let flow = Flow {
-            layout: &layout,
-            table,
+            steps: &self.blocks.steps,
             sequence: &self.sequence,
             addresses: &self.addresses,
             marks: &raw.marks,
@@ -184,9 +199,10 @@ impl Encoder {
         Ok(encoded)
     }
 
-    /// Counts the blocks, numbers them by address, and leaves `counts` with each block's local number.
-    fn number_blocks(&mut self, raw: &RawGranule, table: &BlockTable) -> Result<Layout, EncodeError> {
-        self.counts.clear();
+    /// Counts the blocks, numbers them, looks at each, and leaves `counts` with each block's local number.
+    fn number_blocks(&mut self, raw: &RawGranule, table: &BlockTable) -> Result<(), EncodeError> {
+        self.blocks.clear();
+        self.code.clear();
         self.counts.resize(table.len(), 0);
         self.distinct.clear();
         for &block in &raw.blocks {
@@ -197,29 +213,28 @@ impl Encoder {
             }
             *count += 1;
         }
-        if let Some(&block) = self.distinct.iter().find(|&&id| table.get(id).is_none()) {
-            return Err(EncodeError::UnknownBlock { block });
+        // Blocks were numbered as they were first seen: those that run together have numbers near each other.
+        self.distinct.sort_unstable();
+        let mut expected = 0;
+        for (local, &id) in self.distinct.iter().enumerate() {
+            let shape = table.get(id).ok_or(EncodeError::UnknownBlock { block: id })?;
+            let count = std::mem::replace(&mut self.counts[id.index()], local as u32);
+            expected += u64::from(count) * (HEADER as u64 + u64::from(shape.record));
+            self.blocks.add(id, count, shape)?;
+            run_code(&mut self.code, shape, count);
         }
-        self.distinct.sort_by_cached_key(|&id| (table.get(id).map(|shape| shape.pc), id));
-        let blocks: Vec<(BlockId, u32)> =
-            self.distinct.iter().map(|&id| (id, self.counts[id.index()])).collect();
-        for (local, id) in self.distinct.iter().enumerate() {
-            self.counts[id.index()] = local as u32;
-        }
-        let record = |id| table.get(id).map_or(0, |shape| u64::from(shape.record));
-        let expected: u64 =
-            blocks.iter().map(|&(id, count)| u64::from(count) * (HEADER as u64 + record(id))).sum();
         if expected != raw.log.len() as u64 {
             return Err(EncodeError::Log { expected, found: raw.log.len() as u64 });
         }
-        Ok(Layout::new(&blocks, table)?)
+        Ok(())
     }
 
     /// Sorts addresses and values by slot.
-    fn scatter(&mut self, raw: &RawGranule, table: &BlockTable, layout: &Layout) -> Result<(), EncodeError> {
-        let (records, ops) = compile(layout, table);
+    fn scatter(&mut self, raw: &RawGranule) {
+        let Blocks { layout, records, ops, .. } = &self.blocks;
         self.sequence.clear();
         self.sequence.extend(raw.blocks.iter().map(|&block| self.counts[block as usize]));
+        self.distinct.iter().for_each(|id| self.counts[id.index()] = 0);
         self.addresses.resize(layout.addresses as usize, 0);
         self.before.resize(layout.addresses as usize, 0);
         self.values.resize(layout.value_bytes as usize, 0);
@@ -255,15 +270,10 @@ impl Encoder {
                 }
             }
         }
-        Ok(())
     }
 
-    fn columns(
-        &mut self,
-        raw: &RawGranule,
-        layout: &Layout,
-        encoded: &mut Encoded,
-    ) -> Result<(), EncodeError> {
+    fn columns(&mut self, raw: &RawGranule, encoded: &mut Encoded) -> Result<(), EncodeError> {
+        let layout = &self.blocks.layout;
         let mut codings = Vec::new();
         let mut addresses = Vec::with_capacity(self.addresses.len() * 2);
         addresses::write(layout, &self.addresses, &self.before, &mut codings, &mut addresses);
@@ -290,15 +300,11 @@ impl Encoder {
             system::write_system(&mut bytes, &raw.system, &raw.marks);
             put(column::SYSTEM, &bytes)?;
         }
-        self.pieces(raw, layout, encoded)
+        self.pieces(raw, encoded)
     }
 
-    fn pieces(
-        &mut self,
-        raw: &RawGranule,
-        layout: &Layout,
-        encoded: &mut Encoded,
-    ) -> Result<(), EncodeError> {
+    fn pieces(&mut self, raw: &RawGranule, encoded: &mut Encoded) -> Result<(), EncodeError> {
+        let layout = &self.blocks.layout;
         let plan = Plan::new(layout);
         let mut piece = Vec::with_capacity(PIECE);
         let mut number = 0;
@@ -328,7 +334,8 @@ impl Encoder {
     }
 
     /// The pages written and the code run.
-    fn summarise(&mut self, raw: &RawGranule, table: &BlockTable, layout: &Layout, encoded: &mut Encoded) {
+    fn summarise(&mut self, raw: &RawGranule, encoded: &mut Encoded) {
+        let layout = &self.blocks.layout;
         self.pages.clear();
         for slot in &layout.slots {
             let size = u64::from(slot.size);
@@ -347,44 +354,42 @@ impl Encoder {
         raw.system.iter().for_each(|write| self.pages.add(write.addr.0, u64::from(write.len)));
         encoded.pages = self.pages.sorted();
 
-        encoded.code = code_of(table, layout);
+        encoded.code = self.code.sorted();
     }
 }
 
-/// The lines run of each page of code, by page.
-fn code_of(table: &BlockTable, layout: &Layout) -> Vec<(u64, CodeUse)> {
-    // Blocks come by address: most add to the page of the one before.
-    let mut uses: Vec<(u64, CodeUse)> = Vec::new();
-    for local in &layout.locals {
-        let Some(shape) = table.get(local.id) else { continue };
-        let instructions = u64::from(local.count) * u64::from(local.instructions);
-        let mut add = |page, lines, instructions| match uses.last_mut().filter(|(last, _)| *last == page) {
-            Some((_, used)) => {
-                used.lines |= lines;
-                used.instructions += instructions;
-            }
-            None => uses.push((page, CodeUse { lines, instructions })),
-        };
-        add(shape.pc.0 >> 12, 0, instructions);
-        let last = shape.pc_of(local.instructions.saturating_sub(1));
-        if shape.seams.is_empty() && last.0 >> 12 == shape.pc.0 >> 12 {
-            // No instruction is longer than a line: one begins in each line between.
-            let (from, to) = (shape.pc.page_offset() >> 6, last.page_offset() >> 6);
-            add(last.0 >> 12, (u64::MAX >> (63 - to)) & (u64::MAX << from), 0);
-        } else {
-            shape.pcs().for_each(|pc| add(pc.0 >> 12, 1 << (pc.page_offset() >> 6), 0));
-        }
+impl Blocks {
+    fn clear(&mut self) {
+        self.layout.clear();
+        self.records.clear();
+        self.ops.clear();
+        self.steps.clear();
     }
-    uses.sort_by_key(|&(page, _)| page);
-    uses.dedup_by(|later, first| {
-        let same = later.0 == first.0;
-        if same {
-            first.1.lines |= later.1.lines;
-            first.1.instructions += later.1.instructions;
-        }
-        same
-    });
-    uses
+
+    /// Adds a block that runs `count` times.
+    fn add(&mut self, id: BlockId, count: u32, shape: &BlockShape) -> Result<(), WireError> {
+        self.layout.add(id, count, shape)?;
+        let slots = self.layout.locals.last().map_or(&[][..], |local| self.layout.slots_of(local));
+        self.steps.push(Step::new(shape, slots));
+        let first = self.ops.len();
+        compile(slots, &shape.stores, &mut self.ops);
+        let ops = (self.ops.len() - first) as u32;
+        self.records.push(Record { first: first as u32, ops, bytes: u32::from(shape.record) });
+        Ok(())
+    }
+}
+
+/// Adds the lines that a block runs `count` times to those of its pages.
+fn run_code(code: &mut ByPage<CodeUse>, shape: &BlockShape, count: u32) {
+    code.of(shape.pc.0 >> 12).instructions += u64::from(count) * u64::from(shape.instructions());
+    let last = shape.pc_of(shape.instructions().saturating_sub(1));
+    if shape.seams.is_empty() && last.0 >> 12 == shape.pc.0 >> 12 {
+        // No instruction is longer than a line: one begins in each line between.
+        let (from, to) = (shape.pc.page_offset() >> 6, last.page_offset() >> 6);
+        code.of(last.0 >> 12).lines |= (u64::MAX >> (63 - to)) & (u64::MAX << from);
+    } else {
+        shape.pcs().for_each(|pc| code.of(pc.0 >> 12).lines |= 1 << (pc.page_offset() >> 6));
+    }
 }
 
 /// The moment of the first thing that happened: the kernel may have written before the moment of the first tick.
@@ -393,32 +398,20 @@ fn begin(raw: &RawGranule) -> Moment {
     raw.system.first().map_or(first, |write| write.moment.min(first))
 }
 
-fn compile(layout: &Layout, table: &BlockTable) -> (Vec<Record>, Vec<Op>) {
-    let mut ops = Vec::new();
-    let mut records = Vec::with_capacity(layout.locals.len());
-    for local in &layout.locals {
-        let first = ops.len();
-        let shape = table.get(local.id);
-        let stores = shape.map_or(&[][..], |shape| &shape.stores);
-        for (slot, store) in layout.slots_of(local).iter().zip(stores) {
-            match (slot.address, store.address) {
-                (SlotAddress::Stream { base, owns: true, .. }, StoreAddress::Logged { at }) => {
-                    ops.push(Op::Address { at, base });
-                }
-                (SlotAddress::Stream { base, delta, .. }, _) => ops.push(Op::Derived { base, delta }),
-                (SlotAddress::Fixed(_) | SlotAddress::Variable, _) => {}
+/// Appends what to do for the stores of a block.
+fn compile(slots: &[Slot], stores: &[StoreShape], ops: &mut Vec<Op>) {
+    for (slot, store) in slots.iter().zip(stores) {
+        match (slot.address, store.address) {
+            (SlotAddress::Stream { base, owns: true, .. }, StoreAddress::Logged { at }) => {
+                ops.push(Op::Address { at, base });
             }
-            if let (SlotValue::Stream(base), StoreContents::Logged { at }) = (slot.value, store.contents) {
-                ops.push(Op::Value { at, size: slot.size, base });
-            }
+            (SlotAddress::Stream { base, delta, .. }, _) => ops.push(Op::Derived { base, delta }),
+            (SlotAddress::Fixed(_) | SlotAddress::Variable, _) => {}
         }
-        records.push(Record {
-            first: first as u32,
-            ops: (ops.len() - first) as u32,
-            bytes: shape.map_or(0, |shape| u32::from(shape.record)),
-        });
+        if let (SlotValue::Stream(base), StoreContents::Logged { at }) = (slot.value, store.contents) {
+            ops.push(Op::Value { at, size: slot.size, base });
+        }
     }
-    (records, ops)
 }
 
 #[inline]

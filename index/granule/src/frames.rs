@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use guest::{GuestAddr, Moment, TaskId};
 
-use crate::dictionary::{Layout, Local, SlotAddress};
+use crate::dictionary::{Slot, SlotAddress};
 use crate::marks::Marks;
-use crate::shape::{BlockEnd, BlockShape, BlockTable, StoreContents, StoreSize};
+use crate::shape::{BlockEnd, BlockShape, StoreContents, StoreSize};
 use crate::wire::{Reader, WireError, put_signed, put_varint};
 
 /// What entered a function.
@@ -332,8 +332,8 @@ impl Stack {
 
 /// What a granule says about control flow, decoded.
 pub(crate) struct Flow<'a> {
-    pub(crate) layout: &'a Layout,
-    pub(crate) table: &'a BlockTable,
+    /// By local number.
+    pub(crate) steps: &'a [Step],
     pub(crate) sequence: &'a [u32],
     pub(crate) addresses: &'a [u64],
     pub(crate) marks: &'a Marks,
@@ -342,8 +342,8 @@ pub(crate) struct Flow<'a> {
 }
 
 /// What a block does to call stacks.
-#[derive(Clone, Copy)]
-struct Step {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
     pc: GuestAddr,
     /// Its last instruction, and what follows it.
     site: GuestAddr,
@@ -354,26 +354,22 @@ struct Step {
     unbound: bool,
     /// Where its last store goes, for calls.
     push: SlotAddress,
-    /// How often it ran so far, counted for calls.
-    seen: u32,
 }
 
 impl Step {
-    fn new(local: &Local, layout: &Layout, table: &BlockTable) -> Self {
-        let shape = table.get(local.id);
-        let calls = shape.filter(|_| local.end == BlockEnd::Call);
-        let last = local.instructions.saturating_sub(1);
+    /// Of a block whose slots are `slots`.
+    pub(crate) fn new(shape: &BlockShape, slots: &[Slot]) -> Self {
+        let (instructions, calls) = (shape.instructions(), shape.end == BlockEnd::Call);
+        let at = |index| if calls { shape.pc_of(index) } else { GuestAddr(0) };
+        let push = slots.last().filter(|_| calls).map_or(SlotAddress::Variable, |slot| slot.address);
         Self {
-            pc: shape.map_or(GuestAddr(0), |shape| shape.pc),
-            site: calls.map_or(GuestAddr(0), |shape| shape.pc_of(last)),
-            ret: calls.map_or(GuestAddr(0), BlockShape::end_pc),
-            instructions: local.instructions,
-            end: local.end,
-            unbound: shape.is_some_and(is_unbound),
-            push: calls
-                .and_then(|_| layout.slots_of(local).last())
-                .map_or(SlotAddress::Variable, |slot| slot.address),
-            seen: 0,
+            pc: shape.pc,
+            site: at(instructions.saturating_sub(1)),
+            ret: at(instructions),
+            instructions,
+            end: shape.end,
+            unbound: is_unbound(shape),
+            push,
         }
     }
 }
@@ -391,16 +387,17 @@ impl Flow<'_> {
     /// Follows calls and returns up to (without) tick `until`, from the stacks that `frames` holds. Left functions go to
     /// `left` as they are left.
     pub(crate) fn follow(&self, frames: &mut Frames, until: u64, left: &mut impl FnMut(Call)) {
-        let mut steps: Vec<Step> =
-            self.layout.locals.iter().map(|local| Step::new(local, self.layout, self.table)).collect();
         // Instructions, and whether the block means something to a stack that waits for nothing.
-        let short: Vec<(u32, bool)> = steps
+        let short: Vec<(u32, bool)> = self
+            .steps
             .iter()
             .map(|step| {
                 let plain = matches!(step.end, BlockEnd::Fall | BlockEnd::Jump | BlockEnd::System);
                 (step.instructions, !plain)
             })
             .collect();
+        // How often each block ran so far, counted for calls.
+        let mut calls = vec![0u32; self.steps.len()];
         let mut tick = self.first_tick;
         let mut mark = self.marks.at(tick);
         let mut stack = frames.take(mark.task);
@@ -425,8 +422,13 @@ impl Flow<'_> {
             }
             let (instructions, means) = short[number as usize];
             if means || stack.is_waiting() {
-                let step = &mut steps[number as usize];
-                let pushed = self.pushed(step);
+                let step = &self.steps[number as usize];
+                let mut pushed = 0;
+                if step.end == BlockEnd::Call {
+                    let count = &mut calls[number as usize];
+                    pushed = step.push.of(self.addresses, *count);
+                    *count += 1;
+                }
                 stack.run(mark.task, step, Moment(mark.moment.0 + (tick - mark.tick)), pushed, left);
             }
             tick += u64::from(instructions);
@@ -435,16 +437,6 @@ impl Flow<'_> {
         for hint in self.hints.iter().skip(next_hint).take_while(|hint| hint.tick < until) {
             frames.apply(hint, left);
         }
-    }
-
-    /// Where the call at the end of this execution of a block pushed its return address; 0 for others.
-    fn pushed(&self, step: &mut Step) -> u64 {
-        if step.end != BlockEnd::Call {
-            return 0;
-        }
-        let k = step.seen;
-        step.seen += 1;
-        step.push.of(self.addresses, k)
     }
 }
 

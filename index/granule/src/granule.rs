@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use guest::{GuestAddr, Moment};
 
-use crate::dictionary::{Layout, SlotAddress, SlotValue};
+use crate::dictionary::{Layout, Local, SlotAddress, SlotValue};
 use crate::encode::column;
-use crate::frames::{Call, Flow, Frames, Hint, read_hints};
+use crate::frames::{Call, Flow, Frames, Hint, Step, read_hints};
 use crate::marks::Marks;
 use crate::raw::{SystemWrite, VariableRun};
 use crate::shape::{BlockId, BlockTable};
@@ -294,9 +294,12 @@ impl Granule {
         mut left: impl FnMut(Call),
     ) -> Result<(), DecodeError> {
         let (marks, hints) = self.marks_and_hints()?;
+        let layout = &self.head.layout;
+        let step =
+            |local: &Local| self.table.get(local.id).map(|shape| Step::new(shape, layout.slots_of(local)));
+        let steps: Option<Vec<Step>> = layout.locals.iter().map(step).collect();
         let flow = Flow {
-            layout: &self.head.layout,
-            table: &self.table,
+            steps: &steps.ok_or_else(|| invalid(column::HEAD, "block number"))?,
             sequence: self.sequence()?,
             addresses: self.addresses()?,
             marks,

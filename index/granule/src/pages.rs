@@ -110,30 +110,30 @@ const MEMO: usize = 1024;
 /// No page has this number.
 const NONE: (u64, u32) = (u64::MAX, 0);
 
-/// The pages a granule writes.
+/// Something for each page a granule touches.
 #[derive(Clone, Debug)]
-pub(crate) struct PageSummary {
-    pages: Vec<(u64, PageMask)>,
+pub(crate) struct ByPage<T> {
+    pages: Vec<(u64, T)>,
     known: std::collections::HashMap<u64, u32>,
     memo: Vec<(u64, u32)>,
-    /// The page written last.
+    /// The page asked for last.
     last: (u64, u32),
 }
 
-impl Default for PageSummary {
+impl<T> Default for ByPage<T> {
     fn default() -> Self {
         let known = std::collections::HashMap::new();
         Self { pages: Vec::new(), known, memo: vec![NONE; MEMO], last: NONE }
     }
 }
 
-impl PageSummary {
+impl ByPage<PageMask> {
     /// Adds a write of `len` bytes, at least 1.
     #[inline]
     pub(crate) fn add(&mut self, addr: u64, len: u64) {
         let offset = addr & (PAGE_SIZE - 1);
         if offset + len <= PAGE_SIZE {
-            self.mask(addr >> 12).set(offset, len);
+            self.of(addr >> 12).set(offset, len);
         } else {
             self.add_long(addr, len);
         }
@@ -144,14 +144,17 @@ impl PageSummary {
         while len > 0 {
             let offset = addr & (PAGE_SIZE - 1);
             let part = len.min(PAGE_SIZE - offset);
-            self.mask(addr >> 12).set(offset, part);
+            self.of(addr >> 12).set(offset, part);
             addr = addr.wrapping_add(part);
             len -= part;
         }
     }
+}
 
+impl<T: Clone + Default> ByPage<T> {
+    /// What there is for a page.
     #[inline]
-    fn mask(&mut self, page: u64) -> &mut PageMask {
+    pub(crate) fn of(&mut self, page: u64) -> &mut T {
         if self.last.0 != page {
             self.last = (page, self.index(page));
         }
@@ -166,7 +169,7 @@ impl PageSummary {
         }
         let pages = &mut self.pages;
         let index = *self.known.entry(page).or_insert_with(|| {
-            pages.push((page, PageMask::default()));
+            pages.push((page, T::default()));
             pages.len() as u32 - 1
         });
         self.memo[slot] = (page, index);
@@ -180,11 +183,11 @@ impl PageSummary {
         self.last = NONE;
     }
 
-    /// The touched pages by number (address / 4096) with their masks.
-    pub(crate) fn sorted(&self) -> Vec<(u64, PageMask)> {
-        let mut pages = self.pages.clone();
-        pages.sort_unstable_by_key(|&(page, _)| page);
-        pages
+    /// The touched pages by number (address / 4096).
+    pub(crate) fn sorted(&self) -> Vec<(u64, T)> {
+        let mut pages: Vec<&(u64, T)> = self.pages.iter().collect();
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        pages.into_iter().cloned().collect()
     }
 }
 
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn masks_know_bytes() {
-        let mut summary = PageSummary::default();
+        let mut summary = ByPage::<PageMask>::default();
         summary.add(0x1ff9, 16); // crosses into the next page
         summary.add(0x1000, 1);
         summary.add(0x5000, 0x2001);

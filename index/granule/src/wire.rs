@@ -126,23 +126,27 @@ const MAX_COLUMN: usize = 1 << 30;
 /// A reusable compressor.
 pub(crate) struct Packer {
     inner: zstd::bulk::Compressor<'static>,
+    /// Room for a frame. What is packed is kept for long: it gets no more memory than it needs.
+    room: Vec<u8>,
 }
 
 impl Packer {
     pub(crate) fn new() -> Result<Self, WireError> {
         let mut inner = zstd::bulk::Compressor::new(LEVEL).map_err(zstd_error)?;
         inner.include_checksum(true).map_err(zstd_error)?;
-        Ok(Self { inner })
+        Ok(Self { inner, room: Vec::new() })
     }
 
     /// One self-contained frame with its length in front.
     pub(crate) fn pack(&mut self, bytes: &[u8]) -> Result<Vec<u8>, WireError> {
-        let mut out = Vec::with_capacity(bytes.len() / 4 + 64);
+        let most = zstd::zstd_safe::compress_bound(bytes.len());
+        if self.room.len() < most {
+            self.room.resize(most, 0);
+        }
+        let len = self.inner.compress_to_buffer(bytes, &mut self.room[..most]).map_err(zstd_error)?;
+        let mut out = Vec::with_capacity(len + 10);
         put_varint(&mut out, bytes.len() as u64);
-        let head = out.len();
-        out.resize(head + zstd::zstd_safe::compress_bound(bytes.len()), 0);
-        let len = self.inner.compress_to_buffer(bytes, &mut out[head..]).map_err(zstd_error)?;
-        out.truncate(head + len);
+        out.extend_from_slice(&self.room[..len]);
         Ok(out)
     }
 }
