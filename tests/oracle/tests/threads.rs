@@ -121,7 +121,8 @@ fn check_writes(window: &Window, trace: &Trace, timeline: &Timeline, store: &Sto
         let (id, event) = item.unwrap();
         let own = matches!(event.fact, Fact::Syscall(_) | Fact::SyscallLeave(_) | Fact::Instruction);
         let moment = timeline.moments().end(id).0 - u64::from(own);
-        if !(window.from..window.to).contains(&moment) {
+        // What is put at a point was written by the program before.
+        if !(window.from..window.to).contains(&moment) || matches!(event.fact, Fact::Point(_)) {
             continue;
         }
         for write in &event.writes {
@@ -303,8 +304,9 @@ fn stops_are_what_ran() {
         let place = timeline.moments().end(id);
         let from = Moment(place.0 - 100);
         let pcs = Some(GuestRange::new(event.before.pc(), 1));
+        // A task that stands at a breakpoint when it goes on does not meet that one.
         let ran = store.executions(&ExecutionQuery {
-            moments: from..Moment(u64::MAX),
+            moments: Moment(from.0 + 1)..Moment(u64::MAX),
             pcs,
             ..ExecutionQuery::default()
         });
