@@ -25,6 +25,7 @@ fn record(folder: &Path) -> Trace {
         paranoid: false,
         linger: None,
         chaos: None,
+        buffer: false,
     });
     assert_eq!(outcome.unwrap().exit_code, 0);
     Trace::open(&output).unwrap()

@@ -1,11 +1,18 @@
-//! What lies inside a tracee of ours, and where: the one page through which system calls are made on its behalf.
+//! What lies inside a tracee of ours, and where: the page through which system calls are made on its behalf, and the buffer.
 //!
 //! Layout only, compiled by both sides of the ptrace boundary; knows nothing of who uses it. The page holds nothing that
-//! changes: it is mapped readable and executable, so a tracee can neither be disturbed by it nor disturb it.
+//! changes: it is mapped readable and executable, so a tracee can neither be disturbed by it nor disturb it. The buffer, by which
+//! calls are made without a stop, is mapped where a space first has a use for it:
+//!
+//! - [`buffer`]: where its code, its stubs and its memory lie
+//! - [`calls`]: how it notes the calls it makes
 #![no_std]
 
+pub mod buffer;
+pub mod calls;
+
 /// Version of this layout. Both sides are built together; a mismatch is a build error elsewhere, not a run-time case.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Address of the page in every tracee. Below every usual mapping (static executables start at 0x40_0000) and above
 /// `vm.mmap_min_addr` (65,536 at most by default), so that an ordinary user may map it.

@@ -99,6 +99,9 @@ pub(crate) struct Record {
     /// Kill what the command leaves running S seconds after its first process ended [default: record that to its end]
     #[arg(long, value_name = "S")]
     pub(crate) linger: Option<u64>,
+    /// Let programs make system calls without a stop where that can be
+    #[arg(long, hide = true)]
+    pub(crate) buffer: bool,
     /// Do not say where the recording went
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -279,7 +282,7 @@ pub(crate) struct Check {
 pub(crate) const DUMP: &str = "\
 One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. STOP is \
 what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`), `fault`, `point` \
-(an arbitrary instruction, where it was interrupted), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
+(an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
 `syscall` (whole), `syscall enter` and `syscall leave`, `spawn`, `answered`, `signal`, `exit` or `point`.
 
 With --verbose lines with four spaces before them follow: changes of the address space (`map FROM-TO PROT zero|file N offset X \

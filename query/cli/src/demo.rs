@@ -41,6 +41,7 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         paranoid: false,
         linger: None,
         chaos: None,
+        buffer: false,
     })?;
     if let Some(reason) = outcome.refused {
         return Err(Failure::new(Class::Unsupported, format!("recording stopped: {reason}")).into());

@@ -46,6 +46,7 @@ fn stop(stop: Stop) -> &'static str {
         Stop::Instruction(Trapped::Cpuid) => "cpuid",
         Stop::Fault => "fault",
         Stop::Point => "point",
+        Stop::Buffered => "buffered",
     }
 }
 
@@ -169,6 +170,7 @@ mod tests {
             Stop::Instruction(Trapped::Cpuid),
             Stop::Fault,
             Stop::Point,
+            Stop::Buffered,
         ];
         for word in all.map(stop) {
             assert!(crate::args::DUMP.contains(&format!("`{word}`")), "{word} is not documented");

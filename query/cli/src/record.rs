@@ -27,6 +27,7 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
             paranoid: args.paranoid,
             linger: args.linger.map(Duration::from_secs),
             chaos: seed,
+            buffer: args.buffer,
         })?;
         let failed = outcome.exit_code != 0 || outcome.refused.is_some();
         if args.until_fail.is_some() && !failed {

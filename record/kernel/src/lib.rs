@@ -35,6 +35,7 @@
 //! - `effects`: the memory a finished call wrote
 //! - `errno`, `signal`, `flags`: names
 //! - `structs`: sizes of structures
+//! - `inside`: calls that may be made without a stop
 //! - `filter`: what the seccomp filter stops
 //! - `format`: calls as people read them
 //! - `coverage`: the page that says what is supported
@@ -49,6 +50,7 @@ mod errno;
 mod filter;
 mod flags;
 mod format;
+mod inside;
 #[cfg(test)]
 mod memory;
 mod reading;
@@ -67,6 +69,7 @@ pub use errno::Errno;
 pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
 pub use format::format_call;
+pub use inside::{Good, Inside, Wrote, inside};
 pub use reading::{FilePlace, reads_file};
 pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest, ptrace_request};
 pub use row::{

@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::flags::FlagSet;
+use crate::inside::Good;
 use crate::requests::Requests;
 
 /// One system call.
@@ -33,6 +34,8 @@ pub struct Row {
     pub sends: bool,
     /// Where in a file, its first argument, the bytes stand that it puts into memory.
     pub reads: Option<Reads>,
+    /// What its descriptor must be good for if it is to be made without a stop; `None` where it never is.
+    pub inside: Option<Good>,
 }
 
 /// Where in a file a call reads.

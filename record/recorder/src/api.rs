@@ -22,6 +22,8 @@ pub struct Options {
     pub linger: Option<Duration>,
     /// Draws who runs, how long, and who starves, from this seed, instead of being fair.
     pub chaos: Option<u64>,
+    /// Lets programs make calls without a stop where that can be.
+    pub buffer: bool,
 }
 
 /// How a recording ended.

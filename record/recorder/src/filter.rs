@@ -1,4 +1,4 @@
-//! The seccomp filter of every tracee: each system call stops, except those made from the page of ours.
+//! The seccomp filter of every tracee: each system call stops, except those made from the page of ours, and by the buffer.
 //!
 //! A stopped call whose number becomes one of [`Ends`], as if made from that page, ends as a filter of the guest's would have
 //! it: the kernel asks the filter again after the stop. Only builds the program; knows nothing of installing it.
@@ -36,17 +36,19 @@ const fn step(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// The filter. `free` is the instruction pointer (past the `syscall` instruction) of the calls that do not stop.
-pub(crate) fn program(free: u64) -> BpfProgram {
+/// The filter. `free` and `buffered` are the instruction pointers (past the `syscall` instruction) of the calls that do not stop; those at
+/// `free` may be made to end.
+pub(crate) fn program(free: u32, buffered: u32) -> BpfProgram {
     let gives = |action: SeccompAction| step(RETURN, u32::from(action), 0, 0);
     vec![
         step(LOAD_WORD, ARCH, 0, 0),
         step(JUMP_EQUAL, AUDIT_ARCH_X86_64, 1, 0),
         step(RETURN, u32::from(SeccompAction::Trap) | FOREIGN_CALL as u32, 0, 0),
-        step(LOAD_WORD, POINTER_LOW, 0, 0),
-        step(JUMP_EQUAL, free as u32, 0, 2),
         step(LOAD_WORD, POINTER_HIGH, 0, 0),
-        step(JUMP_EQUAL, (free >> 32) as u32, 1, 0),
+        step(JUMP_EQUAL, 0, 0, 3),
+        step(LOAD_WORD, POINTER_LOW, 0, 0),
+        step(JUMP_EQUAL, buffered, 6, 0),
+        step(JUMP_EQUAL, free, 1, 0),
         gives(SeccompAction::Trace(0)),
         step(LOAD_WORD, NUMBER, 0, 0),
         step(JUMP_EQUAL, Ends::Trap as u32, 3, 0),
@@ -67,16 +69,20 @@ mod tests {
     #[track_caller]
     fn check((nr, arch, pointer): (u32, u32, u64), expected: u32) {
         let data = CallData::new(nr, arch, pointer, &[0; 6]);
-        let program = Program::checked(program(FREE)).expect("a program that the kernel accepts");
+        let program = Program::checked(program(FREE as u32, BUFFERED as u32))
+            .expect("a program that the kernel accepts");
         assert_eq!(program.run(&data), expected, "{nr:#x} {arch:#x} {pointer:#x}");
     }
 
     const FREE: u64 = 0x1_0002;
+    const BUFFERED: u64 = 0x1_1080;
 
     #[test]
     fn only_our_page_passes() {
         let trace = u32::from(SeccompAction::Trace(0));
         check((39, AUDIT_ARCH_X86_64, FREE), u32::from(SeccompAction::Allow));
+        check((39, AUDIT_ARCH_X86_64, BUFFERED), u32::from(SeccompAction::Allow));
+        check((39, AUDIT_ARCH_X86_64, BUFFERED | 1 << 32), trace);
         check((39, AUDIT_ARCH_X86_64, FREE + 1), trace);
         check((39, AUDIT_ARCH_X86_64, FREE | 1 << 32), trace);
         check((39, 0x4000_0003, FREE), u32::from(SeccompAction::Trap) | 0xb5);
@@ -90,6 +96,7 @@ mod tests {
             (Ends::Process, SeccompAction::KillProcess),
         ] {
             check((ends as u32, AUDIT_ARCH_X86_64, FREE), u32::from(action));
+            check((ends as u32, AUDIT_ARCH_X86_64, BUFFERED), u32::from(SeccompAction::Allow));
             check((ends as u32, AUDIT_ARCH_X86_64, 0x40_0000), u32::from(SeccompAction::Trace(0)));
         }
     }

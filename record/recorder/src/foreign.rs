@@ -11,6 +11,7 @@ use guest::{GuestAddr, GuestMemory, GuestRange};
 use kernel::{Call, FileName};
 use ptrace::HostTid;
 
+use crate::buffer;
 use crate::procfs;
 use crate::session::Core;
 use crate::shared::{extent, identity};
@@ -33,6 +34,8 @@ pub(crate) fn opened(core: &mut Core, task: &Task, fd: i32, meta: &Metadata) {
         return;
     };
     if let Some(space) = core.named(task.host, owner).and_then(|tid| space_of(core, tid)) {
+        // Code may be written.
+        buffer::turn_off(&space);
         core.memory_files.insert(identity(meta), Rc::downgrade(&space));
     }
 }

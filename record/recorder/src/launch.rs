@@ -56,7 +56,7 @@ pub(crate) fn launch(prepared: &Prepared) -> Result<Stopped, RecordError> {
             .chain([ptr::null()])
             .collect(),
         envp: pointers(&prepared.envp),
-        filter: filter::program(abi::SYSCALL_RETURN),
+        filter: filter::program(abi::SYSCALL_RETURN as u32, buffer::call_return() as u32),
         go: go_read.as_raw_fd(),
         report: report_write.as_raw_fd(),
     };

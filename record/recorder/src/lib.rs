@@ -16,6 +16,7 @@
 //! - `stop`: what handling a stop comes to
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `reading`: which file a call read from
+//! - `buffer`: calls made without a stop
 //! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
 //! - `foreign`: memory changed as a file, or from another process
@@ -35,6 +36,7 @@ mod affinity;
 mod answer;
 mod api;
 mod bpf;
+mod buffer;
 mod chaos;
 mod command;
 mod cpuid;

@@ -4,6 +4,7 @@ use guest::{GuestAddr, GuestRange, PAGE_SIZE};
 use trace::MapOp;
 
 use crate::procfs;
+use crate::scratch;
 use crate::task::Task;
 
 /// The contents of a task's writable private memory.
@@ -16,7 +17,8 @@ impl Snapshot {
     /// Reads everything that the task could see change.
     pub(crate) fn take(task: &Task) -> Self {
         let maps = procfs::maps(task.host).unwrap_or_default();
-        let writable = maps.into_iter().filter(|mapping| mapping.prot.write);
+        let writable =
+            maps.into_iter().filter(|mapping| mapping.prot.write && !scratch::is_ours(task, mapping.range));
         let mut areas = Vec::new();
         for mapping in writable {
             let pages = if mapping.shared {

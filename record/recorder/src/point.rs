@@ -11,7 +11,7 @@ use crate::pages::{self, Tracker};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Halt, Resume, Run, Task, same_place};
-use crate::{image, procfs, ptracing, saved_state, scratch, signal, syscall};
+use crate::{buffer, image, procfs, ptracing, saved_state, scratch, signal, syscall};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -93,6 +93,12 @@ pub(crate) fn at_death(core: &mut Core, task: &mut Task, stopped: &Stopped) -> R
     let regs = stopped.registers()?;
     if !ran || no_code_ran(task, &regs) {
         return Ok(true);
+    }
+    if buffer::way_out(task, &regs).is_some() {
+        return match buffer::at_death(task, &regs) {
+            Some(regs) => syscall::never_made(core, task, &regs).map(|()| true),
+            None => Ok(false),
+        };
     }
     if regs.orig_rax as i64 >= 0 {
         syscall::never_made(core, task, &regs)?;
@@ -217,6 +223,7 @@ fn key(task: &Task, regs: &Registers) -> Vec<KeyPiece> {
         }
         let mut bytes = vec![0; len];
         let read = memory.read_some(GuestAddr(start), &mut bytes);
+        buffer::overlay(&task.space, start, &mut bytes);
         bytes.truncate(read & !7);
         if !bytes.is_empty() {
             pieces.push(KeyPiece { addr: GuestAddr(start), bytes });
@@ -294,9 +301,12 @@ fn value_of(regs: &Registers, register: iced_x86::Register) -> u64 {
     }
 }
 
-/// The instruction at the pc, and the end of it if it repeats itself: a task stopped in the middle of one stands at no boundary
-/// that a count of instructions can name.
+/// The end of the instruction at the pc if it repeats itself, or of the call if it is made in memory of ours: a task stopped in the middle
+/// of one stands at no boundary that a count of instructions can name.
 fn repeat_end(task: &Task, regs: &Registers) -> Option<u64> {
+    if let Some(end) = buffer::way_out(task, regs) {
+        return Some(end);
+    }
     let mut code = [0; 16];
     let read = task.space.memory.read_some(regs.pc(), &mut code);
     let instruction = Decoder::with_ip(64, &code[..read], regs.rip, DecoderOptions::NONE).decode();

@@ -10,6 +10,7 @@ use guest::{GuestAddr, GuestMemory, GuestRange, Registers, Unmapped};
 use kernel::{Place, Pointer};
 use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
 
+use crate::buffer;
 use crate::exec;
 use crate::stop::{StopError, wait_one};
 use crate::task::Task;
@@ -221,9 +222,11 @@ fn grow(task: &Task, mut stopped: Stopped, len: u64) -> Result<Stopped, StopErro
         pool.exhausted = true;
     }
     drop(pool);
-    let rip = regs.rip.wrapping_sub(INSTRUCTION);
+    let rip = buffer::traced_call(task).unwrap_or(regs.rip.wrapping_sub(INSTRUCTION));
     stopped.set_registers(&Registers { rip, rax: regs.orig_rax, orig_rax: u64::MAX, ..regs })?;
     let mut stopped = next_call(stopped, Stopped::cont)?;
+    let again = stopped.registers()?;
+    stopped.set_registers(&Registers { rip: regs.rip, rcx: regs.rip, ..again })?;
     stopped.set_signal_mask(mask)?;
     Ok(stopped)
 }
@@ -247,10 +250,12 @@ fn next_call(
     }
 }
 
-/// Whether memory of ours lies in a range: the page that every space has, or the space's pool.
+/// Whether memory of ours lies in a range: the page that every space has, the space's pool, its buffer.
 pub(crate) fn is_ours(task: &Task, range: GuestRange) -> bool {
     let page = GuestRange::new(GuestAddr(abi::PAGE), abi::PAGE_LEN);
-    page.overlaps(range) || task.space.scratch.borrow().overlaps(range)
+    page.overlaps(range)
+        || task.space.scratch.borrow().overlaps(range)
+        || task.space.buffer.borrow().overlaps(range)
 }
 
 #[cfg(test)]

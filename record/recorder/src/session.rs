@@ -14,6 +14,7 @@ use trace::{Event, Fact, Killed, Machine, Status, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
+use crate::buffer::Buffering;
 use crate::chaos::Chaos;
 use crate::command::Prepared;
 use crate::cpuid::Trapping;
@@ -29,7 +30,7 @@ use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
 use crate::{
-    ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall, tsc,
+    buffer, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall, tsc,
 };
 
 /// Ticks of a fair slice.
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) spaces: Vec<Weak<Space>>,
     /// Tasks just born, to be adopted by the session.
     pub(crate) newborn: Vec<Task>,
+    /// Calls made without a stop.
+    pub(crate) buffering: Buffering,
     /// What concerns tracers of the guest's own.
     pub(crate) tracing: Tracing,
     /// What was reported of tasks nobody announced yet.
@@ -187,6 +190,7 @@ impl Session {
             memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),
+            buffering: Buffering::new(options.buffer && options.chaos.is_none()),
             tracing: Tracing::default(),
             early: BTreeMap::new(),
             tasks: 0,
@@ -266,6 +270,10 @@ impl Session {
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
         self.reported = Some(tid);
+        if let Some((holder, _)) = self.turn {
+            self.drain(holder)?;
+        }
+        self.drain(tid)?;
         if self.comes_too_early(tid, &report) {
             if let Some(task) = self.tasks.get_mut(&tid) {
                 task.run = Run::Waits(report);
@@ -319,6 +327,16 @@ impl Session {
                 Some(instead) => report = instead,
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// What a task noted since its last stop comes before what follows.
+    pub(crate) fn drain(&mut self, tid: HostTid) -> Result<(), RecordError> {
+        match self.tasks.get_mut(&tid) {
+            Some(task) if task.pending.is_none() && matches!(task.run, Run::Running) => {
+                buffer::drain(&mut self.core.sink, task)
+            }
+            _ => Ok(()),
         }
     }
 

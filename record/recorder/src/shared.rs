@@ -20,7 +20,7 @@ use crate::follow::{self, Changes};
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::{Space, Task};
-use crate::{image, procfs};
+use crate::{buffer, image, procfs};
 
 /// Something that shared mappings show.
 #[derive(Debug)]
@@ -82,6 +82,7 @@ pub(crate) fn map_file(
     (shared, writable): (bool, bool),
 ) -> Result<Vec<MapOp>, StopError> {
     let (file, meta, name) = opened;
+    buffer::is_mapped(core, identity(meta));
     let live =
         core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(meta)));
     let object = match live {

@@ -13,7 +13,7 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{exec, filter, image, point, procfs, ptracing, seccomp, syscall, trap};
+use crate::{buffer, exec, filter, image, point, procfs, ptracing, seccomp, syscall, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +88,9 @@ pub(crate) fn on_signal(
     }
     let place = if again.is_some() { Place::AfterEvent } else { place(task, signal, &info, &regs) };
     let raised = matches!(place, Place::Fault(_));
+    if raised && buffer::way_out(task, &regs).is_some() {
+        return Err(StopError::bug(format!("signal {signal} raised in the buffer, at {:#x}", regs.rip)));
+    }
     let disposition = disposition(task.host, signal, raised)?;
     let (stop, before) = match place {
         Place::AfterEvent => (Stop::None, task.after),
@@ -289,6 +292,8 @@ fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {
         return;
     }
     task.held.push(Held { signal, siginfo, since: core.timer.now() });
+    // It is raised at the next call that stops.
+    buffer::allow(&task.space, false);
 }
 
 /// Raises the signals that were held back: at the entry of a system call, or at an execution point.

@@ -81,6 +81,17 @@ impl Sink {
         self.writer.event(event)
     }
 
+    /// Writes calls that a task made without a stop; the last of them.
+    pub(crate) fn calls(
+        &mut self,
+        task: TaskId,
+        space: SpaceId,
+        bytes: &[u8],
+    ) -> Result<Option<Event>, WriteError> {
+        self.announce_all()?;
+        self.writer.batch(task, space, bytes)
+    }
+
     fn announce_all(&mut self) -> Result<(), WriteError> {
         while !self.begun.is_empty() {
             self.announce_at(0)?;

@@ -16,7 +16,8 @@ use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
-    answer, foreign, image, memmap, output, paranoid, programs, reading, seccomp, shared, signal, trap,
+    answer, buffer, foreign, image, memmap, output, paranoid, programs, reading, seccomp, shared, signal,
+    trap,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -46,6 +47,7 @@ pub(crate) fn at_instruction(regs: &Registers) -> Registers {
 /// A system call is about to be made.
 pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
     let regs = stopped.registers()?;
+    let regs = buffer::at_entry(task, &mut stopped, regs)?;
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;
         return trap::on_vsyscall(core, task, stopped, regs);
@@ -72,6 +74,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         None => kernel::decide(nr, &args, &space.memory)
             .map_err(|refusal| StopError::Refused(refusal.to_string()))?,
     };
+    buffer::before_call(core, task, class, nr, &args);
     let restarted = task.restart.take().filter(|_| nr == RESTART_SYSCALL);
     let (effect_nr, effect_args) = restarted.as_ref().map_or((nr, args), |restart| restart.call);
     let told = programs::element(task, effect_nr, &effect_args);
@@ -258,6 +261,12 @@ pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) ->
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.goes_on(after, regs);
+    let stopped = if after == outside_calls(&regs) {
+        buffer::after_call(core, task, stopped, (nr, args), &regs)?
+    } else {
+        buffer::goes_on_at(task, after.rip);
+        stopped
+    };
     Ok((stopped, Resume::Cont(0)))
 }
 
@@ -270,6 +279,7 @@ fn on_sigreturn(
     args: [u64; 6],
 ) -> Result<Next, StopError> {
     let after = Registers { orig_rax: u64::MAX, ..regs };
+    buffer::goes_on_at(task, after.rip);
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     let xstate = Some(stopped.xstate()?);
     let ended = Ended { info, after, xstate, maps: Vec::new(), writes: Vec::new() };

@@ -9,6 +9,7 @@ use ptrace::{HostTid, Memory, Report, Stopped};
 use trace::MapOp;
 
 use crate::answer::Guise;
+use crate::buffer::Buffer;
 use crate::follow::Follower;
 use crate::pages::Tracker;
 use crate::ptracing::Traced;
@@ -49,6 +50,8 @@ pub(crate) struct Space {
     pub(crate) tracker: RefCell<Option<Tracker>>,
     /// Whether mappings changed since the tracker took them in.
     pub(crate) remapped: Cell<bool>,
+    /// Calls that are made in it without a stop.
+    pub(crate) buffer: RefCell<Buffer>,
 }
 
 impl Space {
@@ -71,6 +74,7 @@ impl Space {
             scratch: Rc::default(),
             tracker: RefCell::default(),
             remapped: Cell::new(true),
+            buffer: RefCell::default(),
         }
     }
 
@@ -112,6 +116,7 @@ impl Space {
             shared: self.shared.clone(),
             followers: self.followers.clone(),
             sharing: self.sharing.clone(),
+            buffer: self.buffer.clone(),
             scratch: Rc::new(RefCell::new(self.scratch.borrow().forked())),
             ..Self::new(id, owner, memory, self.brk.get())
         }

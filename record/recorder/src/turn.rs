@@ -10,7 +10,7 @@ use crate::chaos::Chaos;
 use crate::session::Session;
 use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
-use crate::{point, procfs, ptracing, signal};
+use crate::{buffer, point, procfs, ptracing, signal};
 
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
@@ -20,7 +20,7 @@ impl Session {
         }
         loop {
             let now = self.core.timer.now();
-            self.pass_turn(now);
+            self.pass_turn(now)?;
             let Some((tid, _)) = self.turn else { return Ok(()) };
             self.last = tid;
             if !self.ready.contains(&tid) || self.resume(tid, now)? {
@@ -29,7 +29,7 @@ impl Session {
         }
     }
 
-    fn pass_turn(&mut self, now: u32) {
+    fn pass_turn(&mut self, now: u32) -> Result<(), RecordError> {
         if let Some((tid, since)) = self.turn {
             let gone = !self.tasks.contains_key(&tid);
             let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
@@ -45,10 +45,27 @@ impl Session {
         }
         if self.turn.is_none() {
             self.turn = self.pick().map(|tid| (tid, now));
+            self.takes_over_from(self.last)?;
             if let (Some(chaos), Some(_)) = (&mut self.chaos, self.turn) {
                 self.core.timer.next_in(chaos.slice());
             }
         }
+        Ok(())
+    }
+
+    /// Another task has got the turn: one that runs on makes no more calls before its turn comes again.
+    fn takes_over_from(&mut self, former: HostTid) -> Result<(), RecordError> {
+        if self.turn.is_none_or(|(tid, _)| tid == former) {
+            return Ok(());
+        }
+        self.drain(former)?;
+        if let Some(task) = self.tasks.get(&former)
+            && task.pending.is_none()
+            && matches!(task.run, Run::Running)
+        {
+            buffer::allow(&task.space, false);
+        }
+        Ok(())
     }
 
     /// Resumes a task that is ready. False if something else was reported of it instead.
@@ -75,6 +92,7 @@ impl Session {
         };
         task.resumed = now;
         task.adrift = false;
+        buffer::allow(&task.space, task.held.is_empty());
         if let Some(chaos) = &mut self.chaos
             && resume == Resume::Cont(0)
             && task.can_be_stepped()

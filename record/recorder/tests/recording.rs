@@ -22,7 +22,14 @@ struct Recorded {
 fn try_record(command: &[&str], paranoid: bool) -> Result<(Outcome, TempDir), RecordError> {
     let dir = TempDir::new().expect("a scratch folder");
     let command = command.iter().map(Into::into).collect();
-    let options = Options { command, output: dir.path().join("trace"), paranoid, linger: None, chaos: None };
+    let options = Options {
+        command,
+        output: dir.path().join("trace"),
+        paranoid,
+        linger: None,
+        chaos: None,
+        buffer: false,
+    };
     record(&options).map(|outcome| (outcome, dir))
 }
 

@@ -47,6 +47,7 @@ fn recorded(text: &str, exit_code: i32) -> (Outcome, Vec<Event>) {
         paranoid: true,
         linger: None,
         chaos: None,
+        buffer: false,
     };
     let outcome = record(&options).expect("a recording");
     let trace = Trace::open(&outcome.trace).expect("a readable trace");

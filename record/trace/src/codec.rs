@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use guest::{Registers, SpaceId, TaskId, XState};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Event, Fact, MapOp, MemWrite, Stop};
+use crate::event::{Event, Fact, MapOp, MemWrite, PayloadRef, Stop};
 
 /// The largest extended state accepted, in bytes (AMX needs 11,008).
 pub(crate) const MAX_XSTATE: usize = 64 << 10;
@@ -105,6 +105,33 @@ struct Wire<'a> {
     fact: Cow<'a, Fact>,
 }
 
+/// What a frame holds next.
+pub(crate) enum Item {
+    Event(Box<Event>),
+    /// Calls that were made without a stop.
+    Batch(Batch),
+}
+
+/// Calls that a task made without a stop, one after the other: as many events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Batch {
+    pub(crate) task: TaskId,
+    pub(crate) space: SpaceId,
+    /// How many calls.
+    pub(crate) count: u32,
+    /// Where in the payload stream they are, as the tracee noted them.
+    pub(crate) at: PayloadRef,
+}
+
+/// In place of the number of an event's task: a batch follows.
+const BATCH: TaskId = TaskId(u32::MAX);
+
+/// Appends `batch` to `out`.
+pub(crate) fn encode_batch(batch: &Batch, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    *out = postcard::to_extend(&(BATCH, batch), std::mem::take(out))?;
+    Ok(())
+}
+
 /// The last registers of each task in the current frame.
 #[derive(Clone, Default)]
 pub(crate) struct Context {
@@ -141,8 +168,18 @@ pub(crate) fn encode(context: &mut Context, event: &Event, out: &mut Vec<u8>) ->
     Ok(())
 }
 
+/// Takes one event, or a batch, from the front of `bytes`.
+pub(crate) fn decode_item<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Item, &'a [u8])> {
+    let (task, rest): (TaskId, _) = postcard::take_from_bytes(bytes).ok()?;
+    if task == BATCH {
+        let (batch, rest) = postcard::take_from_bytes(rest).ok()?;
+        return Some((Item::Batch(batch), rest));
+    }
+    decode(context, bytes).map(|(event, rest)| (Item::Event(Box::new(event)), rest))
+}
+
 /// Takes one event from the front of `bytes`.
-pub(crate) fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8])> {
+fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8])> {
     let (wire, rest): (Wire<'_>, _) = postcard::take_from_bytes(bytes).ok()?;
     let before = wire.before.apply(&context.base(wire.task))?;
     let after = wire.after.apply(&before)?;

@@ -50,6 +50,9 @@ pub enum Stop {
     /// An arbitrary instruction boundary in user code that can only be found by its state ([`Fact::Point`]). The first
     /// replay finds how many instructions lead there. `before` is compared in full.
     Point,
+    /// A `syscall` instruction as at [`Stop::Syscall`], made without a stop ([`Fact::Syscall`]). Only `rip`, `rax` and the registers of the
+    /// arguments that the call has were noted: the others are 0, and not compared. See [`Event::completed`].
+    Buffered,
 }
 
 /// Instructions whose results are recorded.
@@ -273,6 +276,24 @@ impl Event {
             writes: Vec::new(),
             fact,
         }
+    }
+
+    /// An event of [`Stop::Buffered`] with all registers, which are those of the task at the stop: as if it had stopped there. Others are
+    /// as they were.
+    pub fn completed(self, at: &Registers) -> Self {
+        if self.stop != Stop::Buffered {
+            return self;
+        }
+        let before = Registers { rax: at.rax & 0xffff_ffff, rcx: 0, r11: 0, orig_rax: 0, ..*at };
+        let after = Registers {
+            rip: self.after.rip,
+            rax: self.after.rax,
+            rcx: self.after.rip,
+            r11: at.eflags,
+            orig_rax: u64::MAX,
+            ..*at
+        };
+        Self { stop: Stop::Syscall, before, after, ..self }
     }
 }
 

@@ -31,6 +31,7 @@
 //! - `ticks`: the learned instruction counts, and moments from them
 //! - `check`: every violated invariant of a trace
 
+mod batch;
 mod check;
 mod clock;
 mod codec;

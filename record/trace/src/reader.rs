@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use guest::{EventId, FileId, GuestRange, PieceId};
 
-use crate::codec::{self, Context};
+use crate::batch;
+use crate::codec::{self, Batch, Context, Item};
 use crate::dir::STOPPED;
 use crate::event::{Data, Event, PayloadRef, PieceRef};
 use crate::files::{KeptFile, KeptState};
@@ -472,6 +473,17 @@ impl Inner {
     }
 }
 
+/// What is left of a batch.
+#[derive(Clone)]
+struct Unpacked {
+    batch: Batch,
+    bytes: Arc<Vec<u8>>,
+    /// Position of the next call.
+    at: usize,
+    /// Calls left.
+    left: u32,
+}
+
 /// Iterates over events. After an error it ends.
 #[derive(Clone)]
 pub struct Events {
@@ -483,8 +495,10 @@ pub struct Events {
     body: Vec<u8>,
     /// Position of the next event in `body`.
     at: usize,
-    /// Events left in `body`.
+    /// Events left in `body`, and in `batch`.
     left: u32,
+    /// Calls made without a stop, of which the next events are made.
+    batch: Option<Unpacked>,
     next: u64,
     first: u64,
 }
@@ -497,7 +511,18 @@ impl Events {
         let frame = if beyond { frames.len() } else { frame };
         let next = frames.get(frame).map_or(trace.0.event_count, |head| head.first);
         let context = Context::default();
-        Self { trace, sequence, context, frame, body: Vec::new(), at: 0, left: 0, next, first: first.0 }
+        Self {
+            trace,
+            sequence,
+            context,
+            frame,
+            body: Vec::new(),
+            at: 0,
+            left: 0,
+            batch: None,
+            next,
+            first: first.0,
+        }
     }
 
     fn load(&mut self) -> Result<bool, ReadError> {
@@ -508,22 +533,57 @@ impl Events {
         self.left = head.count;
         self.frame += 1;
         self.context.clear();
+        self.batch = None;
         Ok(true)
     }
 
     fn decode(&mut self) -> Result<(EventId, Event), ReadError> {
         let id = EventId(self.next);
-        let bytes = &self.body[self.at..];
-        let Some((event, rest)) = codec::decode(&mut self.context, bytes) else {
-            return Err(ReadError::Decode { event: id });
+        let undecodable = || ReadError::Decode { event: id };
+        let event = match self.unpack()? {
+            Some(event) => event,
+            None => {
+                let bytes = &self.body[self.at..];
+                let (item, rest) = codec::decode_item(&mut self.context, bytes).ok_or_else(undecodable)?;
+                self.at += bytes.len() - rest.len();
+                match item {
+                    Item::Event(event) => *event,
+                    Item::Batch(batch) => {
+                        if batch.count == 0 || batch.count > self.left {
+                            return Err(undecodable());
+                        }
+                        let bytes = Arc::new(self.trace.0.payload(batch.at)?);
+                        self.batch = Some(Unpacked { batch, bytes, at: 0, left: batch.count });
+                        self.unpack()?.ok_or_else(undecodable)?
+                    }
+                }
+            }
         };
-        self.at += bytes.len() - rest.len();
         self.left -= 1;
         self.next += 1;
         if self.left == 0 && self.at != self.body.len() {
-            return Err(ReadError::Decode { event: id });
+            return Err(undecodable());
         }
         Ok((id, event))
+    }
+
+    /// The next event of the batch.
+    fn unpack(&mut self) -> Result<Option<Event>, ReadError> {
+        let Some(Unpacked { batch, bytes, at, left }) = &mut self.batch else { return Ok(None) };
+        let invalid = |problem| Violation { event: Some(EventId(self.next)), problem };
+        let offset = batch.at.offset + *at as u64;
+        let (event, len) = batch::take_first((batch.task, batch.space), offset, &bytes[*at..])
+            .ok_or_else(|| invalid(Problem::Calls { offset }))?;
+        *at += len;
+        *left -= 1;
+        if *left == 0 {
+            if *at != bytes.len() {
+                let (expected, found) = (batch.count, batch.count + 1);
+                return Err(invalid(Problem::CallCount { expected, found }).into());
+            }
+            self.batch = None;
+        }
+        Ok(Some(event))
     }
 
     fn read(&mut self) -> Result<Option<(EventId, Event)>, ReadError> {

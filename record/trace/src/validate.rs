@@ -79,6 +79,10 @@ pub enum Problem {
     Siginfo { len: usize },
     #[error("an exec does not begin by unmapping everything")]
     ExecMaps,
+    #[error("a call that was made without a stop cannot be decoded, at {offset} of the payload")]
+    Calls { offset: u64 },
+    #[error("{expected} calls that were made without a stop are {found}")]
+    CallCount { expected: u32, found: u32 },
     #[error("{what} {expected} by the summary, {found} in the stream")]
     Summary { what: &'static str, expected: u64, found: u64 },
     #[error("the recording ended with task {task} alive")]
@@ -142,7 +146,8 @@ pub(crate) fn check_alone(event: &Event, bounds: Bounds<'_>) -> Result<(), Probl
 fn check_stop(event: &Event) -> Result<(), Problem> {
     let fits = match &event.fact {
         Fact::Exec(_) | Fact::SyscallLeave(_) | Fact::Spawn(_) | Fact::Exit(_) => event.stop == Stop::None,
-        Fact::Syscall(_) | Fact::SyscallEnter(_) => event.stop == Stop::Syscall,
+        Fact::Syscall(_) => matches!(event.stop, Stop::Syscall | Stop::Buffered),
+        Fact::SyscallEnter(_) => event.stop == Stop::Syscall,
         Fact::Instruction => matches!(event.stop, Stop::Instruction(_)),
         Fact::Signal(_) => matches!(event.stop, Stop::None | Stop::Fault),
         Fact::Point(_) => event.stop == Stop::Point,
@@ -218,6 +223,8 @@ struct TaskState {
     alive: bool,
     inside: Option<u32>,
     last: Registers,
+    /// Whether only some registers of `last` are known: its last call was made without a stop.
+    in_part: bool,
 }
 
 /// Follows a stream from its start and checks each event against those before it.
@@ -289,7 +296,13 @@ impl Sequence {
         if event.task != TaskId(0) || event.space != SpaceId(0) || !exec {
             return Err(Problem::FirstEvent);
         }
-        self.tasks.push(TaskState { space: SpaceId(0), alive: true, inside: None, last: event.after });
+        self.tasks.push(TaskState {
+            space: SpaceId(0),
+            alive: true,
+            inside: None,
+            last: event.after,
+            in_part: false,
+        });
         self.spaces = 1;
         Ok(())
     }
@@ -306,11 +319,15 @@ impl Sequence {
     }
 
     fn check_chain(&self, event: &Event) -> Result<(), Problem> {
-        let last = &self.task(event.task).last;
+        let state = self.task(event.task);
         if event.stop != Stop::None {
             return Ok(());
         }
-        match first_difference(last, &event.before) {
+        let last = match state.in_part {
+            true => Registers { rip: state.last.rip, rax: state.last.rax, ..event.before },
+            false => state.last,
+        };
+        match first_difference(&last, &event.before) {
             None => Ok(()),
             Some(register) => {
                 let (expected, found) = (last.to_words()[register.0], event.before.to_words()[register.0]);
@@ -363,13 +380,15 @@ impl Sequence {
             Fact::Exec(_) => self.spaces += 1,
             Fact::Spawn(info) => {
                 self.spaces += u32::from(!info.shares);
-                self.tasks.push(TaskState { space: info.space, alive: true, inside: None, last: info.regs });
+                let (space, last) = (info.space, info.regs);
+                self.tasks.push(TaskState { space, alive: true, inside: None, last, in_part: false });
             }
             _ => {}
         }
         let state = &mut self.tasks[event.task.index()];
         state.space = event.space;
         state.last = event.after;
+        state.in_part = event.stop == Stop::Buffered;
         match &event.fact {
             Fact::SyscallEnter(info) => state.inside = Some(info.nr),
             Fact::SyscallLeave(_) | Fact::Exec(_) => state.inside = None,

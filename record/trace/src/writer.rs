@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use guest::{EventId, FileId, GuestRange};
+use guest::{EventId, FileId, GuestRange, SpaceId, TaskId};
 
+use crate::batch;
 use crate::clock;
-use crate::codec::{self, Context};
+use crate::codec::{self, Batch, Context};
 use crate::dir::STOPPED;
 use crate::event::{Data, Event, Fact, MapOp, MemWrite, PayloadRef};
 use crate::files::{KeepError, Keeper, KeptFile, Shelf};
@@ -29,6 +30,8 @@ const EVENTS_FRAME: usize = 128 << 10;
 const EVENTS_COUNT: u32 = 8192;
 /// Uncompressed bytes of a payload frame.
 const PAYLOAD_FRAME: usize = 256 << 10;
+/// Payload bytes after which the events that refer to them are handed over, too.
+const PAYLOAD_AHEAD: u64 = 1 << 20;
 /// The longest an event stays here while others come.
 const PUSH_AFTER: Duration = Duration::from_secs(1);
 
@@ -63,7 +66,7 @@ pub enum WriteError {
 /// A trace being written.
 ///
 /// Frames are handed to a thread that packs and writes them when they are full, on [`TraceWriter::push`], and when an event comes a
-/// second or more after the last push. The payload an event refers to is always written before the event. A recorder that is
+/// second or a mebibyte of payload or more after the last push. The payload an event refers to is always written before the event. A recorder that is
 /// about to wait for long should push. What cannot be written is an error of a later call.
 pub struct TraceWriter {
     dir: PathBuf,
@@ -80,6 +83,8 @@ pub struct TraceWriter {
     written: u64,
     data: Vec<u8>,
     data_written: u64,
+    /// How much of it was written at the last push.
+    data_pushed: u64,
     /// When everything was handed over last.
     pushed: Duration,
 }
@@ -132,6 +137,7 @@ impl TraceWriter {
             written: 0,
             data: Vec::new(),
             data_written: 0,
+            data_pushed: 0,
             pushed: clock::monotonic(),
         })
     }
@@ -164,11 +170,42 @@ impl TraceWriter {
         let event = self.moved_out(event)?;
         codec::encode(&mut self.context, &event, &mut self.pending)?;
         self.pending_count += 1;
+        self.push_if_due()?;
+        Ok(id)
+    }
+
+    fn push_if_due(&mut self) -> Result<(), WriteError> {
         let full = self.pending.len() >= EVENTS_FRAME || self.pending_count >= EVENTS_COUNT;
-        if full || clock::monotonic().saturating_sub(self.pushed) >= PUSH_AFTER {
+        let behind = self.data_written - self.data_pushed >= PAYLOAD_AHEAD;
+        if full || behind || clock::monotonic().saturating_sub(self.pushed) >= PUSH_AFTER {
             self.push()?;
         }
-        Ok(id)
+        Ok(())
+    }
+
+    /// Appends the calls that a task made without a stop: `bytes` as [`abi::calls`] has them, an event each. Returns the last.
+    pub fn batch(&mut self, task: TaskId, space: SpaceId, bytes: &[u8]) -> Result<Option<Event>, WriteError> {
+        let offset = self.data_written + self.data.len() as u64;
+        let (mut count, mut last) = (0, None);
+        for item in batch::events((task, space), offset, bytes) {
+            let id = EventId(self.next_id().0 + u64::from(count));
+            let invalid = |problem: Problem| Violation { event: Some(id), problem };
+            let event = item.map_err(invalid)?;
+            let payload = offset + bytes.len() as u64;
+            let bounds = Bounds { files: self.keeper.len(), payload, pieces: self.pieces.lens() };
+            check_alone(&event, bounds).map_err(invalid)?;
+            self.sequence.follow(&event).map_err(invalid)?;
+            count += 1;
+            last = Some(event);
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        let Data::Payload(at) = self.payload(bytes)? else { return Ok(None) };
+        codec::encode_batch(&Batch { task, space, count, at }, &mut self.pending)?;
+        self.pending_count += count;
+        self.push_if_due()?;
+        Ok(last)
     }
 
     /// Puts bytes into the payload stream, for events that refer to them.
@@ -216,6 +253,7 @@ impl TraceWriter {
     pub fn push(&mut self) -> Result<(), WriteError> {
         self.pieces.push(&self.packer)?;
         self.push_payload()?;
+        self.data_pushed = self.data_written;
         if !self.unnamed.is_empty() {
             let first = u64::from(self.keeper.len()) - self.unnamed.len() as u64;
             let raw = postcard::to_stdvec(&self.unnamed)?;

@@ -29,6 +29,16 @@ pub(crate) fn differences(
         .collect()
 }
 
+/// The registers at a call that was made without a stop: what was noted of them, `count` arguments among that; else those there are.
+pub(crate) fn noted_at_call(noted: &Registers, actual: &Registers, count: u8) -> Registers {
+    let mut args = actual.syscall_args();
+    for (arg, noted) in args.iter_mut().zip(noted.syscall_args()).take(usize::from(count)) {
+        *arg = noted;
+    }
+    let [rdi, rsi, rdx, r10, r8, r9] = args;
+    Registers { rip: noted.rip, rax: noted.rax, rdi, rsi, rdx, r10, r8, r9, ..*actual }
+}
+
 /// The registers without what cannot be compared.
 fn normal(regs: &Registers, stop: Stop, exact_flags: bool) -> Registers {
     let mut out = Registers { orig_rax: 0, eflags: regs.eflags & !NOT_THE_GUESTS, ..*regs };
@@ -38,7 +48,7 @@ fn normal(regs: &Registers, stop: Stop, exact_flags: bool) -> Registers {
     }
     match stop {
         // The kernel looks at the low half of the number only, and that is what is recorded.
-        Stop::Syscall => (out.rcx, out.r11, out.rax) = (0, 0, out.rax & 0xffff_ffff),
+        Stop::Syscall | Stop::Buffered => (out.rcx, out.r11, out.rax) = (0, 0, out.rax & 0xffff_ffff),
         Stop::Fault if !exact_flags => out.eflags &= !ARITHMETIC,
         _ => {}
     }
@@ -48,6 +58,18 @@ fn normal(regs: &Registers, stop: Stop, exact_flags: bool) -> Registers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_call_made_without_a_stop_the_arguments_it_has_are_compared() {
+        let noted = Registers { rip: 7, rax: 1, rdi: 3, ..Registers::default() };
+        let actual = Registers { rbx: 9, rsi: 8, rcx: 5, rax: 1 << 32 | 1, ..noted };
+        let compared = |actual: &Registers, count| {
+            differences(&noted_at_call(&noted, actual, count), actual, Stop::Buffered, true).len()
+        };
+        assert_eq!(compared(&actual, 1), 0);
+        assert_eq!(compared(&actual, 2), 1);
+        assert_eq!(compared(&Registers { rdi: 4, rip: 6, ..actual }, 1), 2);
+    }
 
     #[test]
     fn only_what_can_be_compared_is() {

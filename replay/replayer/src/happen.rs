@@ -4,7 +4,7 @@ use engine::{Sharing, Space};
 use guest::{EventId, GuestAddr, GuestRange, SpaceId, TaskId, Tid, XState};
 use trace::{Event, Fact, SpawnInfo, Stop, SyscallInfo};
 
-use crate::compare::differences;
+use crate::compare::{differences, noted_at_call};
 use crate::effects::{apply_maps, apply_writes};
 use crate::error::{Difference, ReplayError};
 use crate::live::stop_at;
@@ -22,7 +22,11 @@ impl Replay {
             self.compare(event)?;
         }
         let at = self.position();
-        let Some((_, event)) = self.cursor.next.take() else { return Ok(None) };
+        let Some((_, mut event)) = self.cursor.next.take() else { return Ok(None) };
+        if event.stop == Stop::Buffered {
+            let registers = self.live.registers(task).ok_or(ReplayError::NotAlive { event: id })?;
+            event = event.completed(&registers);
+        }
         // Until the event has happened it is still the next one, for whatever goes wrong.
         let done = self.happen(id, &event, at, observer);
         self.cursor.next = Some((id, event));
@@ -35,7 +39,14 @@ impl Replay {
     fn compare(&self, event: &Event) -> Result<(), ReplayError> {
         let actual =
             self.live.registers(event.task).ok_or(ReplayError::NotAlive { event: self.next_id() })?;
-        let found = differences(&event.before, &actual, event.stop, self.cursor.flags_exact);
+        let noted = match &event.fact {
+            Fact::Syscall(info) if event.stop == Stop::Buffered => {
+                let count = kernel::inside(info.nr).map_or(0, |call| call.args);
+                &noted_at_call(&event.before, &actual, count)
+            }
+            _ => &event.before,
+        };
+        let found = differences(noted, &actual, event.stop, self.cursor.flags_exact);
         if found.is_empty() { Ok(()) } else { Err(self.diverged(Difference::Registers(found))) }
     }
 

@@ -31,7 +31,7 @@ impl Replay {
         let (id, task, stop) = (*id, event.task, event.stop);
         match stop {
             Stop::None => return Ok(Reach::Stop),
-            Stop::Point | Stop::Syscall | Stop::Instruction(_) | Stop::Fault => {}
+            Stop::Point | Stop::Syscall | Stop::Buffered | Stop::Instruction(_) | Stop::Fault => {}
         }
         let searching = stop == Stop::Point && self.moments.is_none();
         if self.is_at_point() || searching && self.is_point()? {
@@ -137,7 +137,7 @@ impl Replay {
     fn judge(&self, task: TaskId, stop: Stop, exit: Exit) -> Result<(), ReplayError> {
         let actual_pc = self.live.registers(task).map_or(GuestAddr(0), |regs| regs.pc());
         let what = match (stop, exit) {
-            (Stop::Syscall, Exit::Syscall) | (Stop::Fault, Exit::Fault(_)) => return Ok(()),
+            (Stop::Syscall | Stop::Buffered, Exit::Syscall) | (Stop::Fault, Exit::Fault(_)) => return Ok(()),
             // A call of the vsyscall page with a bad pointer, or of a kernel that has no such page.
             (Stop::Fault, Exit::Syscall) if actual_pc.is_vsyscall_entry() => return Ok(()),
             (Stop::Instruction(want), Exit::Instruction(kind)) if trapped(kind) == want => return Ok(()),

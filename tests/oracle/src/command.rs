@@ -25,10 +25,21 @@ pub fn backstory<I: IntoIterator<Item = S>, S: AsRef<std::ffi::OsStr>>(args: I) 
     command
 }
 
+/// The variable that holds further options of `backstory record`, so that all tests can be run with them.
+const OPTIONS: &str = "BACKSTORY_ORACLE_OPTIONS";
+
+/// `backstory record -o DIR`, with these options, not yet run: what follows is the command.
+pub fn recorder_with(options: &[&str], dir: &Path) -> Command {
+    let more = std::env::var(OPTIONS).unwrap_or_default();
+    let mut recorder = backstory(["record"]);
+    recorder.args(more.split_whitespace()).args(options).arg("-o").arg(dir).arg("--");
+    recorder
+}
+
 /// What records `command` into `dir`, not yet run.
 pub fn recorder<S: AsRef<std::ffi::OsStr>>(dir: &Path, command: &[S]) -> Command {
-    let mut recorder = backstory(["record", "-o"]);
-    recorder.arg(dir).arg("--").args(command);
+    let mut recorder = recorder_with(&[], dir);
+    recorder.args(command);
     recorder
 }
 

@@ -50,7 +50,7 @@ fn ends_at(regs: &Registers, instruction: &Instruction, stop: Stop) -> bool {
         return true;
     }
     let by_code = match stop {
-        Stop::Syscall => instruction.code() == Code::Syscall,
+        Stop::Syscall | Stop::Buffered => instruction.code() == Code::Syscall,
         Stop::Instruction(_) => matches!(instruction.code(), Code::Rdtsc | Code::Rdtscp | Code::Cpuid),
         Stop::Fault | Stop::None | Stop::Point => false,
     };
@@ -70,7 +70,7 @@ pub fn walk(trace: &Trace, scratch_dir: &Path, visitor: &mut dyn Visitor) -> io:
         if matches!(event.fact, Fact::Spawn(_)) || (at > 0 && matches!(event.fact, Fact::Exec(_))) {
             return Err(io::Error::other("the stepper walks one task and one image"));
         }
-        run_to(trace, event, &mut count, &mut stub, visitor)?;
+        let event = &run_to(trace, event, &mut count, &mut stub, visitor)?;
         put_in(trace, event, &mut stub)?;
         visitor.event(count, event, &mut stub);
         let entered = matches!(event.fact, Fact::SyscallEnter(_));
@@ -111,15 +111,20 @@ fn run_to(
     count: &mut u64,
     stub: &mut Stub,
     visitor: &mut dyn Visitor,
-) -> io::Result<()> {
+) -> io::Result<Event> {
     if matches!(event.stop, Stop::None) {
-        return Ok(());
+        return Ok(event.clone());
     }
     loop {
         let regs = stub.tracee().registers().map_err(io::Error::other)?;
         let instruction = decode(stub, &regs);
         if ends_at(&regs, &instruction, event.stop) {
-            return same(&regs, event, *count);
+            let noted = (event.before.rip, event.before.rax as u32);
+            if event.stop == Stop::Buffered && noted != (regs.rip, regs.rax as u32) {
+                return Err(io::Error::other(format!("{noted:x?} was recorded, {:#x} reached", regs.rip)));
+            }
+            let event = event.clone().completed(&regs);
+            return same(&regs, &event, *count).map(|()| event);
         }
         if instruction.code() == Code::Cpuid && !trace.header().machine.cpuid_trapped {
             answer_cpuid(trace, stub, &regs, &instruction)?;
@@ -138,7 +143,7 @@ fn run_to(
         if let Some(signo) = stub.step()? {
             if event.stop == Stop::Fault {
                 let regs = stub.tracee().registers().map_err(io::Error::other)?;
-                return same(&regs, event, *count);
+                return same(&regs, event, *count).map(|()| event.clone());
             }
             let what = format!("signal {signo} at {:#x} after {count} instructions has no event", regs.rip);
             return Err(io::Error::other(what));

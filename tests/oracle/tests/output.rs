@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use backstory_oracle::command::{backstory, guest_stderr, shell_code};
+use backstory_oracle::command::{backstory, guest_stderr, recorder, shell_code};
 use backstory_oracle::programs;
 
 /// Runs `sh -c script` natively and recorded, in two equal folders, and replays it twice.
@@ -24,8 +24,7 @@ fn check_with(script: &str, prepare: impl Fn(&Path)) {
         Command::new("sh").args(["-c", script]).current_dir(dir).stdin(Stdio::null()).output().unwrap()
     });
     let recorded = in_fresh_folder(scratch.path(), "work", &prepare, |dir| {
-        let mut command = backstory(["record", "-o"]);
-        command.arg(&trace).args(["--", "sh", "-c", script]).current_dir(dir).output().unwrap()
+        recorder(&trace, &["sh", "-c", script]).current_dir(dir).output().unwrap()
     });
     same(&native, &recorded, script, "recorded");
     let checked = backstory(["check"]).arg(&trace).output().unwrap();

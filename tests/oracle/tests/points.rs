@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use backstory_oracle::command::{backstory, guest_stderr, shell_code};
+use backstory_oracle::command::{backstory, guest_stderr, recorder_with, shell_code};
 use backstory_oracle::programs;
 
 fn text(bytes: &[u8]) -> String {
@@ -31,8 +31,7 @@ fn check_with(options: &[&str], program: &str, code: i32, least_points: usize) -
     let source = programs::folder().join("points").join(format!("{program}.c"));
     let guest = programs::build_file(&source, scratch.path());
     let trace = scratch.path().join("trace");
-    let recorded =
-        backstory(["record", "-o"]).arg(&trace).args(options).arg("--").arg(&guest).output().unwrap();
+    let recorded = recorder_with(options, &trace).arg(&guest).output().unwrap();
     assert_eq!(shell_code(&recorded), code, "{program} {options:?}: {}", text(&recorded.stderr));
     succeed(&["check"], &trace, program);
     let events = text(&succeed(&["dump"], &trace, program).stdout);
@@ -73,6 +72,13 @@ fn a_loop_that_keeps_its_registers() {
 fn programs_that_share_memory_are_one_unit() {
     let printed = check("shared", 0, 20);
     assert_eq!(printed, "sum 780 status 5 segment 111\n");
+}
+
+#[test]
+fn calls_are_interrupted_wherever_they_are_made() {
+    for options in [&["--buffer"][..], &["--buffer", "--paranoid"]] {
+        assert_eq!(check_with(options, "calls", 0, 0), "sum 855573158700597074, alarmed\n", "{options:?}");
+    }
 }
 
 /// The same under chaos, several times.

@@ -11,13 +11,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("abi", &[]),
     // The stub's descriptor is read by what it jumps to.
     ("patch", &["abi"]),
+    ("buffer", &["abi"]),
     ("kernel", &["guest"]),
-    ("trace", &["guest"]),
+    // What a tracee notes of its calls is kept as it is.
+    ("trace", &["guest", "abi"]),
     ("ptrace", &["guest"]),
     ("counter", &["guest", "ptrace"]),
     ("translate", &["guest"]),
     ("granule", &["guest"]),
-    ("recorder", &["guest", "kernel", "trace", "ptrace", "abi"]),
+    ("recorder", &["guest", "kernel", "trace", "ptrace", "abi", "patch", "buffer"]),
     ("engine", &["guest", "ptrace", "abi", "translate"]),
     ("replayer", &["guest", "kernel", "trace", "engine"]),
     ("timeline", &["guest", "trace", "engine", "replayer"]),

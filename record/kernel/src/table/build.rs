@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use crate::flags::FlagSet;
+use crate::inside::Good;
 use crate::requests::Requests;
 use crate::row::{
     Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Reads, Row, Size, Struct, Support, When,
@@ -22,6 +23,7 @@ pub(crate) const fn row(nr: u32, name: &'static str, args: &'static [Arg]) -> Ro
         opens: None,
         sends: false,
         reads: None,
+        inside: None,
     }
 }
 
@@ -75,6 +77,11 @@ impl Row {
 
     pub(crate) const fn reads(self, reads: Reads) -> Self {
         Self { reads: Some(reads), ..self }
+    }
+
+    /// It may be made without a stop where its descriptor is good for that.
+    pub(crate) const fn inside(self, good: Good) -> Self {
+        Self { inside: Some(good), ..self }
     }
 
     pub(crate) const fn partial(self, missing: &'static str) -> Self {

@@ -3,6 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
+use crate::inside::Good;
 use crate::requests::{FCNTL, IOCTL};
 use crate::row::{Hand, Opens, Reads, Row, Size, When};
 use crate::structs::*;
@@ -14,27 +15,25 @@ const UNSEEN: &str =
     "towards the run's own output it is answered EINVAL, and programs read and write instead";
 
 pub(super) const ROWS: &[Row] = &[
-    row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits().reads(Reads::AtOwn),
-    row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends(),
+    row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits().reads(Reads::AtOwn).inside(Good::ForReads),
+    row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends().inside(Good::ForWrites),
     row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")])
         .waits_unless(1, O_NONBLOCK)
         .opens(Opens::Flags(1)),
     row(3, "close", &[fd("fd")]),
-    row(4, "stat", &[path("path"), wrote("statbuf", STAT)]),
-    row(5, "fstat", &[fd("fd"), wrote("statbuf", STAT)]),
-    row(6, "lstat", &[path("path"), wrote("statbuf", STAT)]),
-    row(8, "lseek", &[fd("fd"), long("offset"), flags("whence", &SEEK)]),
+    row(4, "stat", &[path("path"), wrote("statbuf", STAT)]).inside(Good::ForAnything),
+    row(5, "fstat", &[fd("fd"), wrote("statbuf", STAT)]).inside(Good::ForQuestions),
+    row(6, "lstat", &[path("path"), wrote("statbuf", STAT)]).inside(Good::ForAnything),
+    row(8, "lseek", &[fd("fd"), long("offset"), flags("whence", &SEEK)]).inside(Good::ForQuestions),
     row(16, "ioctl", &[fd("fd"), request("request"), hex("argp")]).waits().requests(&IOCTL),
-    row(17, "pread64", &[fd("fd"), out("buf", Size::Result(2)), uint("count"), long("offset")])
-        .waits()
-        .reads(Reads::At(3)),
+    row(17, "pread64", &[fd("fd"), out("buf", Size::Result(2)), uint("count"), long("offset")]).waits().reads(Reads::At(3)).inside(Good::ForReads),
     row(18, "pwrite64", &[fd("fd"), input("buf", Size::Arg(2)), uint("count"), long("offset")])
         .waits()
         .changes(0)
-        .sends(),
+        .sends().inside(Good::ForWrites),
     row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits().reads(Reads::AtOwn),
     row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends(),
-    row(21, "access", &[path("path"), flags("mode", &ACCESS)]),
+    row(21, "access", &[path("path"), flags("mode", &ACCESS)]).inside(Good::ForAnything),
     row(22, "pipe", &[wrote("fds", INT_PAIR)]),
     row(32, "dup", &[fd("fd")]),
     row(33, "dup2", &[fd("old"), fd("new")]),
@@ -50,7 +49,7 @@ pub(super) const ROWS: &[Row] = &[
         .changes(0),
     row(77, "ftruncate", &[fd("fd"), long("length")]).changes(0),
     row(78, "getdents", &[fd("fd"), out("dirents", Size::Result(2)), uint("count")]),
-    row(79, "getcwd", &[out("buf", Size::Result(1)), uint("size")]),
+    row(79, "getcwd", &[out("buf", Size::Result(1)), uint("size")]).inside(Good::ForAnything),
     row(80, "chdir", &[path("path")]),
     row(81, "fchdir", &[fd("fd")]),
     row(82, "rename", &[path("old"), path("new")]),
@@ -60,7 +59,7 @@ pub(super) const ROWS: &[Row] = &[
     row(86, "link", &[path("old"), path("new")]),
     row(87, "unlink", &[path("path")]),
     row(88, "symlink", &[path("target"), path("link")]),
-    row(89, "readlink", &[path("path"), out("buf", Size::Result(2)), uint("size")]),
+    row(89, "readlink", &[path("path"), out("buf", Size::Result(2)), uint("size")]).inside(Good::ForAnything),
     row(90, "chmod", &[path("path"), mode("mode")]),
     row(91, "fchmod", &[fd("fd"), mode("mode")]),
     row(92, "chown", &[path("path"), int("owner"), int("group")]),
@@ -108,7 +107,7 @@ pub(super) const ROWS: &[Row] = &[
     row(259, "mknodat", &[dirfd("dirfd"), path("path"), mode("mode"), hex("dev")]),
     row(260, "fchownat", &[dirfd("dirfd"), path("path"), int("owner"), int("group"), flags("flags", &AT)]),
     row(261, "futimesat", &[dirfd("dirfd"), path("path"), read("times", TWO_TIMEVALS)]),
-    row(262, "newfstatat", &[dirfd("dirfd"), path("path"), wrote("statbuf", STAT), flags("flags", &AT)]),
+    row(262, "newfstatat", &[dirfd("dirfd"), path("path"), wrote("statbuf", STAT), flags("flags", &AT)]).inside(Good::ForAnything),
     row(263, "unlinkat", &[dirfd("dirfd"), path("path"), flags("flags", &UNLINK_AT)]),
     row(264, "renameat", &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new")]),
     row(
@@ -117,9 +116,9 @@ pub(super) const ROWS: &[Row] = &[
         &[dirfd("olddirfd"), path("old"), dirfd("newdirfd"), path("new"), flags("flags", &AT)],
     ),
     row(266, "symlinkat", &[path("target"), dirfd("newdirfd"), path("link")]),
-    row(267, "readlinkat", &[dirfd("dirfd"), path("path"), out("buf", Size::Result(3)), uint("size")]),
+    row(267, "readlinkat", &[dirfd("dirfd"), path("path"), out("buf", Size::Result(3)), uint("size")]).inside(Good::ForAnything),
     row(268, "fchmodat", &[dirfd("dirfd"), path("path"), mode("mode")]),
-    row(269, "faccessat", &[dirfd("dirfd"), path("path"), flags("mode", &ACCESS)]),
+    row(269, "faccessat", &[dirfd("dirfd"), path("path"), flags("mode", &ACCESS)]).inside(Good::ForAnything),
     row(
         275,
         "splice",
@@ -216,7 +215,8 @@ pub(super) const ROWS: &[Row] = &[
             flags("mask", &STATX_MASK),
             wrote("statxbuf", STATX),
         ],
-    ),
+    )
+    .inside(Good::ForAnything),
     row(436, "close_range", &[uint("first"), uint("last"), flags("flags", &CLOSE_RANGE)]),
     row(437, "openat2", &[dirfd("dirfd"), path("path"), input("how", Size::Arg(3)), uint("size")])
         .waits()

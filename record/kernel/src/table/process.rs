@@ -3,6 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
+use crate::inside::Good;
 use crate::requests::{ARCH_PRCTL, PRCTL, PTRACE, SECCOMP};
 use crate::row::{Answer, Check, Class, Hand, Row, Size, When};
 use crate::structs::*;
@@ -11,7 +12,7 @@ const WNOHANG: u64 = 1;
 
 pub(super) const ROWS: &[Row] = &[
     row(24, "sched_yield", &[]).waits(),
-    row(39, "getpid", &[]),
+    row(39, "getpid", &[]).inside(Good::ForAnything),
     row(
         56,
         "clone",
@@ -34,22 +35,22 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .waits_unless(2, WNOHANG),
-    row(63, "uname", &[wrote("buf", UTSNAME)]),
+    row(63, "uname", &[wrote("buf", UTSNAME)]).inside(Good::ForAnything),
     row(97, "getrlimit", &[flags("resource", &RLIMIT_NAMES), wrote("rlim", RLIMIT)]),
-    row(98, "getrusage", &[flags("who", &RUSAGE_WHO), wrote("usage", RUSAGE)]),
-    row(99, "sysinfo", &[wrote("info", SYSINFO)]),
+    row(98, "getrusage", &[flags("who", &RUSAGE_WHO), wrote("usage", RUSAGE)]).inside(Good::ForAnything),
+    row(99, "sysinfo", &[wrote("info", SYSINFO)]).inside(Good::ForAnything),
     row(101, "ptrace", &[request("request"), int("pid"), hex("addr"), hex("data")])
         .requests(&PTRACE)
         .partial("of other tasks of the recording only"),
-    row(102, "getuid", &[]),
-    row(104, "getgid", &[]),
+    row(102, "getuid", &[]).inside(Good::ForAnything),
+    row(104, "getgid", &[]).inside(Good::ForAnything),
     row(105, "setuid", &[int("uid")]),
     row(106, "setgid", &[int("gid")]),
-    row(107, "geteuid", &[]),
-    row(108, "getegid", &[]),
+    row(107, "geteuid", &[]).inside(Good::ForAnything),
+    row(108, "getegid", &[]).inside(Good::ForAnything),
     row(109, "setpgid", &[int("pid"), int("pgid")]),
-    row(110, "getppid", &[]),
-    row(111, "getpgrp", &[]),
+    row(110, "getppid", &[]).inside(Good::ForAnything),
+    row(111, "getpgrp", &[]).inside(Good::ForAnything),
     row(112, "setsid", &[]),
     row(113, "setreuid", &[int("ruid"), int("euid")]),
     row(114, "setregid", &[int("rgid"), int("egid")]),
@@ -59,10 +60,10 @@ pub(super) const ROWS: &[Row] = &[
     row(118, "getresuid", &[wrote("ruid", ID), wrote("euid", ID), wrote("suid", ID)]),
     row(119, "setresgid", &[int("rgid"), int("egid"), int("sgid")]),
     row(120, "getresgid", &[wrote("rgid", ID), wrote("egid", ID), wrote("sgid", ID)]),
-    row(121, "getpgid", &[int("pid")]),
+    row(121, "getpgid", &[int("pid")]).inside(Good::ForAnything),
     row(122, "setfsuid", &[int("fsuid")]),
     row(123, "setfsgid", &[int("fsgid")]),
-    row(124, "getsid", &[int("pid")]),
+    row(124, "getsid", &[int("pid")]).inside(Good::ForAnything),
     row(125, "capget", &[hex("header"), hex("data")]).hand(Hand::Capget),
     row(126, "capset", &[hex("header"), hex("data")]).hand(Hand::Capset),
     row(135, "personality", &[flags("persona", &PERSONALITY)]).partial(
@@ -86,7 +87,7 @@ pub(super) const ROWS: &[Row] = &[
     row(172, "iopl", &[int("level")]).emulate(Errno::EPERM, "port instructions are not recorded"),
     row(173, "ioperm", &[hex("from"), uint("num"), int("turn_on")])
         .emulate(Errno::EPERM, "port instructions are not recorded"),
-    row(186, "gettid", &[]),
+    row(186, "gettid", &[]).inside(Good::ForAnything),
     row(203, "sched_setaffinity", &[int("pid"), uint("size"), input("mask", Size::Arg(1))])
         .class(Class::Answer(Answer::SetAffinity))
         .partial("tasks stay on the recorder's processor; the program believes what it set"),

@@ -2,6 +2,7 @@
 
 use super::build::*;
 use crate::flags::*;
+use crate::inside::Good;
 use crate::row::{Row, When};
 use crate::structs::*;
 
@@ -10,11 +11,11 @@ pub(super) const ROWS: &[Row] = &[
     row(36, "getitimer", &[flags("which", &ITIMER), wrote("curr", ITIMERVAL)]),
     row(37, "alarm", &[uint("seconds")]),
     row(38, "setitimer", &[flags("which", &ITIMER), read("new", ITIMERVAL), wrote("old", ITIMERVAL)]),
-    row(96, "gettimeofday", &[wrote("tv", TIMEVAL), wrote("tz", TIMEZONE)]),
-    row(100, "times", &[wrote("buf", TMS)]),
+    row(96, "gettimeofday", &[wrote("tv", TIMEVAL), wrote("tz", TIMEZONE)]).inside(Good::ForAnything),
+    row(100, "times", &[wrote("buf", TMS)]).inside(Good::ForAnything),
     row(159, "adjtimex", &[both_when("buf", TIMEX, When::Always)]),
     row(164, "settimeofday", &[read("tv", TIMEVAL), read("tz", TIMEZONE)]),
-    row(201, "time", &[wrote("tloc", TIME)]),
+    row(201, "time", &[wrote("tloc", TIME)]).inside(Good::ForAnything),
     row(
         222,
         "timer_create",
@@ -29,8 +30,8 @@ pub(super) const ROWS: &[Row] = &[
     row(225, "timer_getoverrun", &[int("timerid")]),
     row(226, "timer_delete", &[int("timerid")]),
     row(227, "clock_settime", &[flags("clockid", &CLOCK), read("tp", TIMESPEC)]),
-    row(228, "clock_gettime", &[flags("clockid", &CLOCK), wrote("tp", TIMESPEC)]),
-    row(229, "clock_getres", &[flags("clockid", &CLOCK), wrote("res", TIMESPEC)]),
+    row(228, "clock_gettime", &[flags("clockid", &CLOCK), wrote("tp", TIMESPEC)]).inside(Good::ForAnything),
+    row(229, "clock_getres", &[flags("clockid", &CLOCK), wrote("res", TIMESPEC)]).inside(Good::ForAnything),
     row(
         230,
         "clock_nanosleep",

@@ -3,6 +3,7 @@
 
 extern crate backstory_trace as trace;
 
+mod batch;
 mod damage;
 mod golden;
 mod pieces;

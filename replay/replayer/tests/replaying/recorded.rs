@@ -18,8 +18,15 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 pub(crate) fn record(scratch: &Path, command: &[&str]) -> Trace {
     let output = scratch.join("trace");
     let command = command.iter().map(Into::into).collect();
-    let outcome =
-        recorder::record(&Options { command, output, paranoid: false, linger: None, chaos: None }).unwrap();
+    let outcome = recorder::record(&Options {
+        command,
+        output,
+        paranoid: false,
+        linger: None,
+        chaos: None,
+        buffer: false,
+    })
+    .unwrap();
     assert_eq!(outcome.refused, None);
     let trace = Trace::open(&outcome.trace).unwrap();
     assert_eq!(trace::check(&trace), []);

@@ -107,6 +107,7 @@ pub(crate) fn record_command(scratch: &Path, command: &[&str]) -> Trace {
         paranoid: false,
         linger: None,
         chaos: None,
+        buffer: false,
     };
     let outcome = recorder::record(&options).unwrap();
     assert_eq!(outcome.refused, None);

@@ -1,0 +1,114 @@
+//! The buffer: code that makes calls and notes what they did, the stubs that lead there, and the memory both use.
+//!
+//! One per address space: its tasks take turns at what is in there, as none is left standing in the code while another runs.
+
+use crate::PAGE;
+
+/// The part that is readable and executable: code, slots, stubs, rows.
+pub const FIXED: u64 = PAGE + 0x1000;
+/// Its length in bytes.
+pub const FIXED_LEN: u64 = STATE - FIXED;
+
+/// The code, at most a page; it begins where stubs lead.
+pub const CODE: u64 = FIXED;
+/// Room for the code, in bytes.
+pub const CODE_LEN: u64 = 0x1000;
+/// Eight bytes per stub: the address of its code.
+pub const SLOTS: u64 = CODE + CODE_LEN;
+/// The stubs.
+pub const STUBS: u64 = SLOTS + STUB_COUNT * 8;
+/// Bytes per stub.
+pub const STUB_LEN: u64 = 128;
+/// Room for so many.
+pub const STUB_COUNT: u64 = 1024;
+/// A [`Row`] for each number of a call.
+pub const ROWS: u64 = STUBS + STUB_COUNT * STUB_LEN;
+/// How many rows there are.
+pub const ROW_COUNT: u64 = 512;
+
+/// The part that is written: the state and the ring.
+pub const STATE: u64 = ROWS + ROW_COUNT * 8;
+/// Bytes of the ring in use, from its start on. A 32-bit word that is stored once a call is noted in full.
+pub const HEAD: u64 = STATE;
+/// Not 0 while calls may be made here.
+pub const GO: u64 = STATE + 8;
+/// The address of the [`crate::SiteDescriptor`] of the last call.
+pub const SITE: u64 = STATE + 16;
+/// The task's stack pointer meanwhile.
+pub const STACK_POINTER: u64 = STATE + 24;
+/// Where the task goes on.
+pub const RESUME: u64 = STATE + 32;
+/// The end of a stack of the code's own.
+pub const STACK_TOP: u64 = STATE + 0x200;
+/// A byte per descriptor: the bits of [`Row::needs`] that it has.
+pub const FDS: u64 = STATE + 0x400;
+/// How many there are.
+pub const FD_COUNT: u64 = 1024;
+/// Length of the state in bytes.
+pub const STATE_LEN: u64 = 0x1000;
+/// Where calls are noted.
+pub const RING: u64 = STATE + STATE_LEN;
+/// Its length in bytes.
+pub const RING_LEN: u64 = 256 << 10;
+/// Length of the part that is written, in bytes.
+pub const WRITTEN_LEN: u64 = STATE_LEN + RING_LEN;
+
+/// Calls that write more are not made here.
+pub const MOST: u64 = 64 << 10;
+
+/// Everything: where no memory of the program's own may lie.
+pub const START: u64 = FIXED;
+/// Its end.
+pub const END: u64 = STATE + WRITTEN_LEN;
+
+/// How a call is made here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Row {
+    /// What the descriptor in the first argument must be good for; 0 where there is none.
+    pub needs: u8,
+    /// How many arguments it has.
+    pub args: u8,
+    /// The argument that points to what it writes.
+    pub out: Option<(u8, Size)>,
+    /// An argument that must be 0.
+    pub zero: Option<u8>,
+}
+
+/// How much a call writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// This many bytes if it succeeds.
+    Fixed(u32),
+    /// As its result says, at most what the argument at this position says.
+    Result(u8),
+}
+
+/// The descriptor can be read from without waiting.
+pub const READS: u8 = 2;
+/// It can be written to without waiting, and nothing else needs to know.
+pub const WRITES: u8 = 4;
+/// It can be asked about.
+pub const ASKS: u8 = 8;
+
+/// The call is made here.
+pub(crate) const MADE: u64 = 1;
+const FIXED_SIZE: u64 = 1 << 24;
+const RESULT_SIZE: u64 = 2 << 24;
+
+impl Row {
+    /// As the code reads it: what is needed and whether the call is made here at all; the number of arguments; which one points to
+    /// what is written (255: none); 1 for a fixed size and 2 for the result's, and above that the argument that must be 0, plus 1; in the high half the size, or the argument
+    /// that limits it.
+    pub const fn to_word(self) -> u64 {
+        let (out, size) = match self.out {
+            None => (0xff, 0),
+            Some((at, Size::Fixed(len))) => (at, FIXED_SIZE | (len as u64) << 32),
+            Some((at, Size::Result(most))) => (at, RESULT_SIZE | (most as u64) << 32),
+        };
+        let zero = match self.zero {
+            None => 0,
+            Some(at) => (at as u64 + 1) << 28,
+        };
+        MADE | self.needs as u64 | (self.args as u64) << 8 | (out as u64) << 16 | size | zero
+    }
+}

@@ -1,0 +1,376 @@
+//! Calls that recorded programs make without a stop, from code of ours in their own space (the `buffer` crate).
+//!
+//! A `syscall` instruction that was stopped at a few times, for calls that may be made so, is rewritten to lead there (`patch`
+//! crate). What the calls did is noted in the space's memory, and read from there before any other event of the task is written.
+//! A task is never left standing inside: one that is to stop there runs on to where the instruction returns.
+//!
+//! Only instructions in private mappings of files that the program may not write are rewritten, and what they were is put back before a
+//! call changes such a mapping. Where others watch what a task does (tracers, filters of its own), nothing is made so.
+//!
+//! - `files`: which descriptors are good for which calls
+//! - `sites`: the instructions that are rewritten
+
+mod files;
+mod sites;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+
+use abi::buffer::{
+    CODE, END, FIXED, FIXED_LEN, GO, HEAD, RING, RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS,
+    Size, WRITTEN_LEN,
+};
+use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
+use kernel::{Class, Good, Inside, Wrote};
+use ptrace::Stopped;
+
+use crate::api::RecordError;
+use crate::exec;
+use crate::session::Core;
+use crate::sink::Sink;
+use crate::stop::StopError;
+use crate::task::{Space, Task};
+
+use files::Known;
+pub(crate) use files::is_mapped;
+use sites::Site;
+
+/// Length of the `syscall` instruction.
+const INSTRUCTION: u64 = 2;
+/// Bytes in the ring from which on it is used from its start again.
+const FULL: u32 = (RING_LEN / 2) as u32;
+
+/// What a recording knows of buffering.
+#[derive(Debug, Default)]
+pub(crate) struct Buffering {
+    /// Whether calls are made so at all.
+    on: bool,
+    /// The code of files, as it was before anything was rewritten.
+    texts: HashMap<sites::Key, Rc<patch::Text>>,
+}
+
+impl Buffering {
+    pub(crate) fn new(on: bool) -> Self {
+        Self { on, texts: HashMap::new() }
+    }
+}
+
+/// What one space knows of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Buffer {
+    /// Not here, not any more.
+    off: bool,
+    /// Stops at an instruction for calls that might be made without.
+    met: HashMap<u64, u32>,
+    /// Instructions that cannot be rewritten.
+    refused: HashSet<u64>,
+    /// Descriptors, as far as they were met.
+    files: BTreeMap<u32, Known>,
+    /// Once it is mapped.
+    inside: Option<Box<Mapped>>,
+}
+
+/// The state of what is mapped.
+#[derive(Clone, Debug, Default)]
+struct Mapped {
+    /// Bytes of the ring that are in the trace.
+    taken: u32,
+    /// Whether calls may be made so at present.
+    go: bool,
+    /// Rewritten instructions.
+    sites: BTreeMap<u64, Site>,
+    /// Stubs there are.
+    stubs: u64,
+}
+
+impl Buffer {
+    /// Whether memory of ours lies in a range.
+    pub(crate) fn overlaps(&self, range: GuestRange) -> bool {
+        self.inside.is_some() && GuestRange { start: GuestAddr(START), end: GuestAddr(END) }.overlaps(range)
+    }
+}
+
+fn good(needs: Good) -> u8 {
+    match needs {
+        Good::ForAnything => 0,
+        Good::ForReads => abi::buffer::READS,
+        Good::ForWrites => abi::buffer::WRITES,
+        Good::ForQuestions => abi::buffer::ASKS,
+    }
+}
+
+/// The rows of all calls, as the code in the space reads them.
+fn rows() -> Vec<u8> {
+    let word = |nr| {
+        kernel::inside(nr).map_or(0, |call: Inside| {
+            let size = |wrote| match wrote {
+                Wrote::Fixed(len) => Size::Fixed(len),
+                Wrote::Result(most) => Size::Result(most),
+            };
+            let out = call.out.map(|(at, wrote)| (at, size(wrote)));
+            Row { needs: good(call.good), args: call.args, out, zero: call.zero }.to_word()
+        })
+    };
+    (0..ROW_COUNT as u32).flat_map(|nr| word(nr).to_le_bytes()).collect()
+}
+
+/// What was noted in a space since this was last asked becomes events of the task that made the calls.
+pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError> {
+    let space = Rc::clone(&task.space);
+    let mut buffer = space.buffer.borrow_mut();
+    let Some(inside) = &mut buffer.inside else { return Ok(()) };
+    // Where the memory is gone, so is what was noted there.
+    let Ok(head) = space.memory.read_u32(GuestAddr(HEAD)) else { return Ok(()) };
+    if head == inside.taken {
+        return Ok(());
+    }
+    let (from, len) = (RING + u64::from(inside.taken), head.saturating_sub(inside.taken));
+    if u64::from(head) > RING_LEN || len == 0 {
+        return Err(RecordError::Bug { what: format!("the ring of a space ends at {head}") });
+    }
+    let bytes = space
+        .memory
+        .read_vec(GuestAddr(from), len as usize)
+        .map_err(|unmapped| RecordError::Bug { what: format!("the ring of a space: {unmapped}") })?;
+    inside.taken = head;
+    if let Some(last) = sink.calls(task.id, space.id, &bytes)? {
+        let Registers { rip, rax, .. } = last.after;
+        task.after = Registers { rip, rax, rcx: rip, orig_rax: u64::MAX, ..task.after };
+        // Whether it ran since then is not known.
+        task.at_point = true;
+    }
+    Ok(())
+}
+
+/// A call is about to be made. From the buffer, where it could not be made: the task shall seem to stand at the instruction it has
+/// come from.
+pub(crate) fn at_entry(task: &Task, stopped: &mut Stopped, regs: Registers) -> Result<Registers, StopError> {
+    let mut buffer = task.space.buffer.borrow_mut();
+    let Some(inside) = &mut buffer.inside else { return Ok(regs) };
+    let memory = &task.space.memory;
+    if inside.taken > FULL {
+        memory.write(GuestAddr(HEAD), &0u32.to_le_bytes())?;
+        inside.taken = 0;
+    }
+    let regs = outside(task, regs)?;
+    if let Some(regs) = regs.1 {
+        stopped.set_registers(&regs)?;
+    }
+    Ok(regs.0)
+}
+
+/// The registers of a call that the buffer did not make as if the program's own instruction made it; whether these are others.
+fn outside(task: &Task, regs: Registers) -> Result<(Registers, Option<Registers>), StopError> {
+    if regs.rip != buffer::traced_return() {
+        return Ok((regs, None));
+    }
+    let descriptor = task.space.memory.read_u64(GuestAddr(SITE))?;
+    let after = task.space.memory.read_u64(GuestAddr(descriptor))?;
+    let seen = Registers { rip: after, rcx: after, ..regs };
+    Ok((seen, Some(seen)))
+}
+
+/// The registers of a task that was killed on its way into a call that the buffer did not make; `None` where it stood elsewhere in it.
+pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Registers> {
+    outside(task, *regs).ok()?.1
+}
+
+/// Where a task comes out that stands in memory of ours, or on its way there; `None` where it does not.
+pub(crate) fn way_out(task: &Task, regs: &Registers) -> Option<u64> {
+    let buffer = task.space.buffer.borrow();
+    let inside = buffer.inside.as_ref()?;
+    let memory = &task.space.memory;
+    let pc = regs.rip;
+    let descriptor = if pc == CODE {
+        regs.r11
+    } else if (CODE..CODE + buffer::code().len() as u64).contains(&pc) {
+        memory.read_u64(GuestAddr(SITE)).ok()?
+    } else if (STUBS..ROWS).contains(&pc) {
+        pc - (pc - STUBS) % abi::buffer::STUB_LEN
+    } else {
+        return inside.sites.values().find(|site| site.is_island(pc)).map(|site| site.at + INSTRUCTION);
+    };
+    const RESUME: u64 = 8;
+    memory.read_u64(GuestAddr(descriptor + RESUME)).ok()
+}
+
+/// A task goes on at a pc to which nothing but the kernel leads: at a call that is made again, or where a handler returns to.
+pub(crate) fn goes_on_at(task: &Task, pc: u64) {
+    let mut buffer = task.space.buffer.borrow_mut();
+    if let Some(inside) = &mut buffer.inside
+        && let Some(site) = sites::uncover(&task.space.memory, inside, pc)
+    {
+        buffer.refused.insert(site);
+    }
+}
+
+/// Where a call that is to be stopped at can be made from instead of by an instruction that may be rewritten.
+pub(crate) fn traced_call(task: &Task) -> Option<u64> {
+    task.space.buffer.borrow().inside.is_some().then(|| buffer::traced_return() - INSTRUCTION)
+}
+
+/// Puts into bytes that were read at an address what was there before instructions were rewritten.
+pub(crate) fn overlay(space: &Space, at: u64, bytes: &mut [u8]) {
+    if let Some(inside) = &space.buffer.borrow().inside {
+        inside.sites.values().for_each(|site| site.overlay(at, bytes));
+    }
+}
+
+/// Lets a space's calls be made without a stop, or not.
+pub(crate) fn allow(space: &Space, go: bool) {
+    let mut buffer = space.buffer.borrow_mut();
+    let off = buffer.off;
+    if let Some(inside) = &mut buffer.inside {
+        let go = go && !off;
+        if inside.go != go && space.memory.write(GuestAddr(GO), &u32::from(go).to_le_bytes()).is_ok() {
+            inside.go = go;
+        }
+    }
+}
+
+/// From now on every call of a space stops.
+pub(crate) fn turn_off(space: &Space) {
+    {
+        let mut buffer = space.buffer.borrow_mut();
+        buffer.off = true;
+        if let Some(inside) = &mut buffer.inside {
+            sites::put_back(&space.memory, inside, None);
+        }
+    }
+    allow(space, false);
+}
+
+/// From now on every call stops.
+pub(crate) fn turn_off_everywhere(core: &mut Core) {
+    core.buffering.on = false;
+    core.spaces.iter().filter_map(std::rc::Weak::upgrade).for_each(|space| turn_off(&space));
+}
+
+const CLONE: u32 = kernel::number("clone");
+const CLONE3: u32 = kernel::number("clone3");
+const CLOSE: u32 = kernel::number("close");
+const CLOSE_RANGE: u32 = kernel::number("close_range");
+const DUP2: u32 = kernel::number("dup2");
+const DUP3: u32 = kernel::number("dup3");
+const UNSHARE: u32 = kernel::number("unshare");
+const PRCTL: u32 = kernel::number("prctl");
+const PROCESS_VM_WRITEV: u32 = kernel::number("process_vm_writev");
+const SET_SYSCALL_USER_DISPATCH: u64 = 59;
+
+/// A call is about to be made that may concern what is buffered.
+pub(crate) fn before_call(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6]) {
+    if !core.buffering.on {
+        return;
+    }
+    match class {
+        Class::Trace => turn_off_everywhere(core),
+        Class::Restrict => turn_off(&task.space),
+        Class::Map(kind) => sites::before_map(task, kind, args),
+        Class::Spawn => before_spawn(&task.space, nr, args),
+        _ => {}
+    }
+    match nr {
+        CLOSE => files::forget(&task.space, args[0] as u32..=args[0] as u32),
+        DUP2 | DUP3 => files::forget(&task.space, args[1] as u32..=args[1] as u32),
+        CLOSE_RANGE => {
+            files::forget(&task.space, args[0] as u32..=args[1] as u32);
+            if args[2] & u64::from(libc::CLOSE_RANGE_UNSHARE) != 0 {
+                turn_off(&task.space);
+            }
+        }
+        UNSHARE if args[0] & libc::CLONE_FILES as u64 != 0 => turn_off(&task.space),
+        PRCTL if args[0] == SET_SYSCALL_USER_DISPATCH => turn_off(&task.space),
+        PROCESS_VM_WRITEV => turn_off_everywhere(core),
+        _ => {}
+    }
+}
+
+/// A task is about to be made: tasks that share descriptors and not memory, or memory and not descriptors, have their calls stop.
+fn before_spawn(space: &Space, nr: u32, args: &[u64; 6]) {
+    let flags = match nr {
+        CLONE => args[0],
+        CLONE3 => space.memory.read_u64(GuestAddr(args[0])).unwrap_or(0),
+        _ => return,
+    };
+    let has = |flag: i32| flags & flag as u64 != 0;
+    let (memory, files) = (has(libc::CLONE_VM), has(libc::CLONE_FILES));
+    if memory != files && !(memory && has(libc::CLONE_VFORK)) {
+        turn_off(space);
+    }
+}
+
+/// A call returned that was stopped at. Sees to it that the next ones from there need not be.
+pub(crate) fn after_call(
+    core: &mut Core,
+    task: &Task,
+    stopped: Stopped,
+    (nr, args): (u32, [u64; 6]),
+    regs: &Registers,
+) -> Result<Stopped, StopError> {
+    const PATIENCE: u32 = 4;
+    let Some(call) = kernel::inside(nr).filter(|_| core.buffering.on) else { return Ok(stopped) };
+    let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
+    if watched || task.space.lent.get() > 0 || task.space.buffer.borrow().off {
+        return Ok(stopped);
+    }
+    let needs = good(call.good);
+    if needs != 0 && files::good_for(core, task, args[0] as u32) & needs != needs {
+        return Ok(stopped);
+    }
+    let site = regs.rip.wrapping_sub(INSTRUCTION);
+    {
+        let mut buffer = task.space.buffer.borrow_mut();
+        let known = buffer.inside.as_ref().is_some_and(|inside| inside.sites.contains_key(&site));
+        if known || buffer.refused.contains(&site) {
+            return Ok(stopped);
+        }
+        let met = buffer.met.entry(site).or_default();
+        *met += 1;
+        if *met < PATIENCE {
+            return Ok(stopped);
+        }
+    }
+    let stopped = map(task, stopped)?;
+    let mut buffer = task.space.buffer.borrow_mut();
+    if let Some(inside) = &mut buffer.inside
+        && !sites::rewrite(&mut core.buffering.texts, task, inside, site)
+    {
+        buffer.refused.insert(site);
+    }
+    Ok(stopped)
+}
+
+/// Maps what a space needs, unless that is there. All signals wait meanwhile.
+fn map(task: &Task, mut stopped: Stopped) -> Result<Stopped, StopError> {
+    if task.space.buffer.borrow().inside.is_some() {
+        return Ok(stopped);
+    }
+    let mask = stopped.signal_mask()?;
+    stopped.set_signal_mask(u64::MAX)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+    let areas = [
+        (FIXED, FIXED_LEN, libc::PROT_READ | libc::PROT_EXEC),
+        (STATE, WRITTEN_LEN, libc::PROT_READ | libc::PROT_WRITE),
+    ];
+    let mut fits = true;
+    for (at, len, prot) in areas {
+        let args = [at, len, prot as u64, flags as u64, u64::MAX, 0];
+        let (again, result) = exec::make_call(stopped, GuestAddr(abi::SYSCALL), libc::SYS_mmap as u64, args)?;
+        stopped = again;
+        fits &= result == at as i64;
+    }
+    stopped.set_signal_mask(mask)?;
+    let mut buffer = task.space.buffer.borrow_mut();
+    if !fits {
+        tracing::debug!("a program leaves no room for the buffer");
+        buffer.off = true;
+        return Ok(stopped);
+    }
+    let memory = &task.space.memory;
+    memory.write(GuestAddr(CODE), buffer::code())?;
+    memory.write(GuestAddr(ROWS), &rows())?;
+    files::tell_all(memory, &buffer.files)?;
+    memory.write(GuestAddr(GO), &1u32.to_le_bytes())?;
+    buffer.inside = Some(Box::new(Mapped { go: true, ..Mapped::default() }));
+    Ok(stopped)
+}

@@ -1,0 +1,139 @@
+//! Which descriptors are good for which calls: those on which a call neither waits nor changes what others need to know of.
+#![expect(unsafe_code, reason = "statfs(2)")]
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{self, Metadata};
+use std::mem;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::rc::Weak;
+
+use abi::buffer::{ASKS, FD_COUNT, FDS, READS, WRITES};
+use guest::{GuestAddr, Unmapped};
+use ptrace::Memory;
+
+use crate::session::Core;
+use crate::shared::{Identity, identity};
+use crate::task::{Space, Task};
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    good: u8,
+    file: Identity,
+}
+
+/// File systems whose regular files are read and written without waiting for another process (`linux/magic.h`).
+const ORDINARY: [i64; 9] = [
+    0xef53,      // ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+    0x794c_7630, // overlayfs
+    0x8584_58f6, // ramfs
+    0x7371_7368, // squashfs
+    0xf2f5_2010, // f2fs
+    0x2fc1_2fc1, // zfs
+];
+/// Devices of memory: `null`, `zero`, `full`, `urandom`, by their minor numbers.
+const MEMORY_MAJOR: u32 = 1;
+const NULL: u32 = 3;
+const ZERO: u32 = 5;
+const FULL: u32 = 7;
+const URANDOM: u32 = 9;
+
+/// What a descriptor is good for.
+pub(super) fn good_for(core: &Core, task: &Task, fd: u32) -> u8 {
+    if u64::from(fd) >= FD_COUNT {
+        return 0;
+    }
+    if let Some(known) = task.space.buffer.borrow().files.get(&fd) {
+        return known.good;
+    }
+    let path = format!("/proc/{}/fd/{fd}", task.host);
+    let Ok(meta) = fs::metadata(&path) else { return 0 };
+    let good = judge(core, task, fd, &path, &meta);
+    let mut buffer = task.space.buffer.borrow_mut();
+    buffer.files.insert(fd, Known { good, file: identity(&meta) });
+    if buffer.inside.is_some() {
+        tell(&task.space.memory, fd, good);
+    }
+    good
+}
+
+fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
+    let (reads, mut writes) = if meta.is_file() {
+        let ordinary = file_system(path).is_some_and(|kind| ORDINARY.contains(&kind));
+        (ordinary, ordinary && !shows(core, identity(meta)))
+    } else if meta.file_type().is_char_device() && libc::major(meta.rdev()) == MEMORY_MAJOR {
+        let minor = libc::minor(meta.rdev());
+        (matches!(minor, NULL | ZERO | FULL | URANDOM), matches!(minor, NULL | ZERO | FULL))
+    } else {
+        (false, false)
+    };
+    writes &= core.streams.of(task.host, fd as i32).is_none();
+    ASKS | if reads { READS } else { 0 } | if writes { WRITES } else { 0 }
+}
+
+/// Whether some mapping shows a file.
+fn shows(core: &Core, file: Identity) -> bool {
+    core.follow.live(file).is_some()
+        || core.objects.iter().filter_map(Weak::upgrade).any(|object| object.is(file))
+}
+
+fn file_system(path: &str) -> Option<i64> {
+    let path = CString::new(path).ok()?;
+    // SAFETY: an all-zero statfs is valid, and the call fills it from a path that ends with a zero byte.
+    let (result, found) = unsafe {
+        let mut found: libc::statfs = mem::zeroed();
+        (libc::statfs(path.as_ptr(), &mut found), found)
+    };
+    (result == 0).then_some(found.f_type)
+}
+
+fn tell(memory: &Memory, fd: u32, good: u8) {
+    if let Err(unmapped) = memory.write(GuestAddr(FDS + u64::from(fd)), &[good]) {
+        tracing::debug!(%unmapped, "what a descriptor is good for cannot be told");
+    }
+}
+
+/// Tells a space that is just being mapped.
+pub(super) fn tell_all(memory: &Memory, files: &BTreeMap<u32, Known>) -> Result<(), Unmapped> {
+    let mut bytes = vec![0; FD_COUNT as usize];
+    for (fd, known) in files {
+        bytes[*fd as usize] = known.good;
+    }
+    memory.write(GuestAddr(FDS), &bytes)
+}
+
+/// Descriptors are about to be closed, or to stand for something else.
+pub(super) fn forget(space: &Space, fds: RangeInclusive<u32>) {
+    let mut buffer = space.buffer.borrow_mut();
+    if fds.is_empty() {
+        return;
+    }
+    let known: Vec<u32> = buffer.files.range(fds).map(|(fd, _)| *fd).collect();
+    for fd in known {
+        buffer.files.remove(&fd);
+        if buffer.inside.is_some() {
+            tell(&space.memory, fd, 0);
+        }
+    }
+}
+
+/// A mapping is about to show a file: from now on calls that change it are stopped at.
+pub(crate) fn is_mapped(core: &Core, file: Identity) {
+    for space in core.spaces.iter().filter_map(Weak::upgrade) {
+        let mut buffer = space.buffer.borrow_mut();
+        let mapped = buffer.inside.is_some();
+        for (fd, known) in buffer.files.iter_mut().filter(|(_, known)| known.file == file) {
+            if known.good & WRITES != 0 {
+                known.good &= !WRITES;
+                if mapped {
+                    tell(&space.memory, *fd, known.good);
+                }
+            }
+        }
+    }
+}

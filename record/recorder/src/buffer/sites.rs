@@ -1,0 +1,224 @@
+//! The instructions that are rewritten: in private mappings of files that the program may not write.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+use std::rc::Rc;
+
+use abi::buffer::{CODE, SLOTS, STUB_COUNT, STUB_LEN, STUBS};
+use guest::{GuestAddr, GuestMemory, GuestRange};
+use kernel::MapCall;
+use patch::{CodeAddr, Examined, Facts, LowAddr, Method, Plan, Text, Write};
+use ptrace::Memory;
+
+use super::{INSTRUCTION, Mapped};
+use crate::procfs::{self, Mapping};
+use crate::task::Task;
+
+/// Which part of which file a mapping shows: device-less, as names and inodes tell enough apart; what is rewritten is compared first.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Key {
+    name: String,
+    inode: u64,
+    offset: u64,
+    len: u64,
+}
+
+/// A rewritten instruction.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    /// The instruction.
+    pub(super) at: u64,
+    /// What was rewritten, the instruction last.
+    writes: Vec<Write>,
+    occupied: Vec<Range<CodeAddr>>,
+    method: Method,
+}
+
+impl Site {
+    /// Whether nothing may go on at a pc: it lies in the middle of a jump that was written over several instructions.
+    fn is_covered(&self, pc: u64) -> bool {
+        let covers = |write: &Write| write.at.0 < pc && write.range().contains(&CodeAddr(pc));
+        self.method != Method::Island && self.writes.last().is_some_and(covers)
+    }
+
+    /// Whether a pc lies in what leads from the instruction to its stub.
+    pub(super) fn is_island(&self, pc: u64) -> bool {
+        let leads = self.writes.len() - 1;
+        self.writes[..leads].iter().any(|write| write.range().contains(&CodeAddr(pc)))
+    }
+
+    fn overlaps(&self, range: GuestRange) -> bool {
+        let of = |write: &Write| GuestRange::new(GuestAddr(write.at.0), write.new.len() as u64);
+        self.writes.iter().any(|write| of(write).overlaps(range))
+    }
+
+    /// Puts into bytes read at an address what was there.
+    pub(super) fn overlay(&self, at: u64, bytes: &mut [u8]) {
+        for write in &self.writes {
+            for (byte, addr) in write.old.iter().zip(write.at.0..) {
+                let place = addr.checked_sub(at).and_then(|offset| bytes.get_mut(offset as usize));
+                place.into_iter().for_each(|place| *place = *byte);
+            }
+        }
+    }
+
+    /// Puts back what was there.
+    fn put_back(&self, memory: &Memory) {
+        for write in self.writes.iter().rev() {
+            let mut now = vec![0; write.new.len()];
+            let at = GuestAddr(write.at.0);
+            let ours = memory.read(at, &mut now).is_ok() && now == write.new;
+            if ours && let Err(unmapped) = memory.write(at, &write.old) {
+                tracing::debug!(%unmapped, "rewritten code cannot be put back");
+            }
+        }
+    }
+}
+
+/// Numbers of calls whose own instructions stay: they are not made here, and unwinders know some by their bytes.
+const REFUSED: [u32; 9] = [
+    kernel::number("clone"),
+    kernel::number("clone3"),
+    kernel::number("fork"),
+    kernel::number("vfork"),
+    kernel::number("rt_sigreturn"),
+    kernel::number("exit"),
+    kernel::number("exit_group"),
+    kernel::number("execve"),
+    kernel::number("execveat"),
+];
+
+/// Rewrites an instruction. False if it cannot be.
+pub(super) fn rewrite(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &mut Mapped, at: u64) -> bool {
+    let Some(plan) = planned(texts, task, inside, at) else { return false };
+    let memory = &task.space.memory;
+    let Plan { method, writes, stub, occupied, .. } = plan;
+    let slot = SLOTS + inside.stubs * 8;
+    inside.stubs += 1;
+    let placed = memory.write(GuestAddr(stub.at.get()), &stub.bytes).is_ok()
+        && memory.write(GuestAddr(slot), &stub.entry.get().to_le_bytes()).is_ok();
+    if !placed {
+        return false;
+    }
+    let site = Site { at, writes, occupied, method };
+    for write in &site.writes {
+        if memory.write(GuestAddr(write.at.0), &write.new).is_err() {
+            site.put_back(memory);
+            return false;
+        }
+    }
+    inside.sites.insert(at, site);
+    true
+}
+
+fn planned(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &Mapped, at: u64) -> Option<Plan> {
+    if inside.stubs >= STUB_COUNT {
+        return None;
+    }
+    let maps = procfs::maps(task.host).ok()?;
+    let mapping = maps.into_iter().find(|mapping| mapping.range.contains(GuestAddr(at)))?;
+    if !is_fit(&mapping) {
+        return None;
+    }
+    let memory = &task.space.memory;
+    let text = text(texts, memory, inside, &mapping)?;
+    let low = |at| LowAddr::new(at).filter(|at| at.get().is_multiple_of(8));
+    let site = patch::Site {
+        base: CodeAddr(mapping.range.start.0),
+        at: CodeAddr(at),
+        slot: low(SLOTS + inside.stubs * 8)?,
+        stub: low(STUBS + inside.stubs * STUB_LEN)?,
+        common: low(CODE)?,
+    };
+    let taken: Vec<Range<CodeAddr>> =
+        inside.sites.values().flat_map(|site| site.occupied.iter().cloned()).collect();
+    let facts = Facts { entries: &[], taken: &taken, refused: &REFUSED };
+    let examined = Examined::new(&text, site, facts)
+        .inspect_err(|refusal| tracing::debug!(%refusal, "an instruction is not rewritten"))
+        .ok()?;
+    // Other threads may stand at any instruction.
+    let alone = task.space.tasks.get() == 1;
+    let plan = examined
+        .by(Method::Island)
+        .or_else(|obstacle| if alone { examined.by(Method::Backward) } else { Err(obstacle) })
+        .inspect_err(|obstacle| tracing::debug!(at = format_args!("{at:#x}"), %obstacle, "no method"))
+        .ok()?;
+    let is_there = |write: &Write| {
+        let mut now = vec![0; write.old.len()];
+        memory.read(GuestAddr(write.at.0), &mut now).is_ok() && now == write.old
+    };
+    plan.writes.iter().all(is_there).then_some(plan)
+}
+
+/// Whether code of a mapping can be rewritten unnoticed.
+fn is_fit(mapping: &Mapping) -> bool {
+    const LONGEST: u64 = 256 << 20;
+    let prot = mapping.prot;
+    let of_file = mapping.inode != 0 && mapping.name.starts_with('/');
+    prot.exec && prot.read && !prot.write && !mapping.shared && of_file && mapping.range.len() <= LONGEST
+}
+
+/// The code of a mapping as it was before anything was rewritten.
+fn text(
+    texts: &mut HashMap<Key, Rc<Text>>,
+    memory: &Memory,
+    inside: &Mapped,
+    mapping: &Mapping,
+) -> Option<Rc<Text>> {
+    let Mapping { range, inode, offset, .. } = *mapping;
+    let key = Key { name: mapping.name.clone(), inode, offset, len: range.len() };
+    match texts.entry(key) {
+        Entry::Occupied(known) => Some(Rc::clone(known.get())),
+        Entry::Vacant(new) => {
+            let mut bytes = memory.read_vec(range.start, range.len() as usize).ok()?;
+            inside.sites.values().for_each(|site| site.overlay(range.start.0, &mut bytes));
+            Some(Rc::clone(new.insert(Rc::new(Text::new(bytes)))))
+        }
+    }
+}
+
+/// Puts back what lies in a range, or all.
+pub(super) fn put_back(memory: &Memory, inside: &mut Mapped, range: Option<GuestRange>) {
+    inside.sites.retain(|_, site| {
+        let concerned = range.is_none_or(|range| site.overlaps(range));
+        if concerned {
+            site.put_back(memory);
+        }
+        !concerned
+    });
+}
+
+/// A task goes on at a pc: what was written over that is put back, for good.
+pub(super) fn uncover(memory: &Memory, inside: &mut Mapped, pc: u64) -> Option<u64> {
+    let at = inside.sites.values().find(|site| site.is_covered(pc))?.at;
+    inside.sites.remove(&at)?.put_back(memory);
+    Some(at)
+}
+
+/// A call is about to change mappings.
+pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
+    let [addr, len, third, fourth, fifth, _] = *args;
+    let fixed = fourth & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64 != 0;
+    let ranges = match kind {
+        MapCall::Mmap if !fixed => return,
+        MapCall::Brk | MapCall::ForkRule => return,
+        MapCall::Mremap => [(addr, len.max(third)), (fifth, third)],
+        // Whatever its length.
+        MapCall::Shmat | MapCall::Shmdt => [(addr, u64::MAX), (0, 0)],
+        MapCall::Mmap | MapCall::Munmap | MapCall::Mprotect | MapCall::Discard | MapCall::DiscardLater => {
+            [(addr, len), (0, 0)]
+        }
+    };
+    let mut buffer = task.space.buffer.borrow_mut();
+    let changes = |range: GuestRange, at: u64| range.overlaps(GuestRange::new(GuestAddr(at), INSTRUCTION));
+    for (start, len) in ranges.into_iter().filter(|(_, len)| *len > 0) {
+        let range = GuestRange { start: GuestAddr(start), end: GuestAddr(start.saturating_add(len)) };
+        let range = GuestRange { start: range.start.page(), end: range.end.page_up() };
+        buffer.met.retain(|at, _| !changes(range, *at));
+        buffer.refused.retain(|at| !changes(range, *at));
+        if let Some(inside) = &mut buffer.inside {
+            put_back(&task.space.memory, inside, Some(range));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Oracle: calls that are made without a stop, with signals from outside arriving wherever they are made.
+#![expect(clippy::unwrap_used, reason = "a test says what failed")]
+#![expect(unsafe_code, reason = "kill(2)")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use backstory_oracle::command::{backstory, recorder_with};
+use backstory_oracle::programs;
+use trace::{Fact, SignalAction, Stop, Trace};
+
+fn succeed(command: &str, dir: &Path) -> String {
+    let output = backstory([command]).arg(dir).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a program does that is stopped by signals from outside so many times and then asked to end; its recording in `dir`.
+fn signalled(dir: &Path, times: u64) -> (String, Trace) {
+    let guest = programs::build_file(&programs::folder().join("points/endless_calls.c"), dir);
+    let trace = dir.join("trace");
+    let mut command: Command = recorder_with(&["--buffer", "-q"], &trace);
+    let mut recorder = command.arg(&guest).stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(recorder.stdout.take().unwrap());
+    let mut first = String::new();
+    printed.read_line(&mut first).unwrap();
+    let pid: i32 = first.trim().parse().unwrap();
+    // SAFETY: kill takes numbers only; the process is alive until it is asked to end.
+    let send = |signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    for i in 0..times {
+        let pause = || std::thread::sleep(Duration::from_micros(700 + 137 * (i % 11)));
+        send(libc::SIGSTOP);
+        pause();
+        send(libc::SIGCONT);
+        pause();
+        send(libc::SIGUSR1);
+        pause();
+    }
+    send(libc::SIGTERM);
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut printed, &mut rest).unwrap();
+    assert!(recorder.wait().unwrap().success());
+    (first + &rest, Trace::open(&trace).unwrap())
+}
+
+#[test]
+fn signals_arrive_wherever_calls_are_made() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (printed, trace) = signalled(scratch.path(), 25);
+    assert!(printed.ends_with("\nended\n"), "{printed}");
+    assert_eq!(trace::check(&trace), []);
+    let (mut buffered, mut after_call, mut stopped, mut handled) = (0, 0, 0, 0);
+    let mut site = 0;
+    for item in trace.events() {
+        let event = item.unwrap().1;
+        match &event.fact {
+            Fact::Syscall(_) if event.stop == Stop::Buffered => {
+                buffered += 1;
+                site = event.after.rip;
+            }
+            // A task that was interrupted while it made a call stands behind it.
+            Fact::Point(_) if event.before.rip == site => after_call += 1,
+            Fact::Signal(info) if info.action == SignalAction::Stopped => stopped += 1,
+            Fact::Signal(info) if matches!(info.action, SignalAction::Handler { .. }) => handled += 1,
+            _ => {}
+        }
+    }
+    // Of those that come too soon after one another the kernel makes one.
+    assert!(buffered > 1000 && stopped > 2 && handled > 2, "{buffered} {stopped} {handled}");
+    assert!(after_call > 0, "{after_call}");
+    for turn in ["first replay", "second replay"] {
+        assert_eq!(succeed("replay", trace.dir()), printed, "{turn}");
+    }
+}
