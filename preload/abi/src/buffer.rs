@@ -38,6 +38,8 @@ pub const SITE: u64 = STATE + 16;
 pub const STACK_POINTER: u64 = STATE + 24;
 /// Where the task goes on.
 pub const RESUME: u64 = STATE + 32;
+/// A `struct iovec`, for calls that are made in another form.
+pub const VECTOR: u64 = STATE + 48;
 /// The end of a stack of the code's own.
 pub const STACK_TOP: u64 = STATE + 0x200;
 /// A byte per descriptor: the bits of [`Row::needs`] that it has.
@@ -54,7 +56,11 @@ pub const RING_LEN: u64 = 256 << 10;
 pub const WRITTEN_LEN: u64 = STATE_LEN + RING_LEN;
 
 /// Calls that write more are not made here.
-pub const MOST: u64 = 64 << 10;
+pub const MOST: u64 = 128 << 10;
+/// Longer reads that need not be tried are not made here.
+pub const LONG: u64 = 8 << 10;
+/// Longer writes that must not wait would be cut short where there is not room for all (`PIPE_BUF`).
+pub const WHOLE: u64 = 4096;
 
 /// Everything: where no memory of the program's own may lie.
 pub const START: u64 = FIXED;
@@ -70,8 +76,24 @@ pub struct Row {
     pub args: u8,
     /// The argument that points to what it writes.
     pub out: Option<(u8, Size)>,
-    /// An argument that must be 0.
-    pub zero: Option<u8>,
+    /// Arguments that must be 0.
+    pub zero: [Option<u8>; 2],
+    /// How it is kept from waiting.
+    pub form: Form,
+}
+
+/// How a call is made that might wait. One that would have waited is made again, stopped at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    /// As it is.
+    #[default]
+    Plain = 0,
+    /// As it is where the descriptor is good for that; as `preadv2` or `pwritev2` with `RWF_NOWAIT` where it may be tried.
+    Vector = 1,
+    /// With 0 for a timeout, the fourth argument.
+    NoTime = 2,
+    /// With `MSG_DONTWAIT` among the flags, the fourth argument, where the descriptor may be tried.
+    NoWait = 3,
 }
 
 /// How much a call writes.
@@ -79,8 +101,8 @@ pub struct Row {
 pub enum Size {
     /// This many bytes if it succeeds.
     Fixed(u32),
-    /// As its result says, at most what the argument at this position says.
-    Result(u8),
+    /// As its result says, at most what the argument at this position says, in units of so many bytes.
+    Result(u8, u16),
 }
 
 /// The descriptor can be read from without waiting.
@@ -90,25 +112,40 @@ pub const WRITES: u8 = 4;
 /// It can be asked about.
 pub const ASKS: u8 = 8;
 
+/// What is good for reads that must not wait, and may be tried with those: the bits of what is good for reads, and so on, so many to the
+/// left.
+pub const TRIED: u32 = 4;
+
 /// The call is made here.
 pub(crate) const MADE: u64 = 1;
 const FIXED_SIZE: u64 = 1 << 24;
 const RESULT_SIZE: u64 = 2 << 24;
 
 impl Row {
-    /// As the code reads it: what is needed and whether the call is made here at all; the number of arguments; which one points to
-    /// what is written (255: none); 1 for a fixed size and 2 for the result's, and above that the argument that must be 0, plus 1; in the high half the size, or the argument
-    /// that limits it.
+    /// As the code reads it, from the lowest bit on: 1, since the call is made here; what is needed; the form, from bit 4; the number of
+    /// arguments, from bit 8; which one points to what is written (255: none), from 16; 1 for a fixed size and 2 for the result's, from 24;
+    /// an argument that must be 0, plus 1, from 28. In the high half the fixed size, or the argument that limits the result, the unit
+    /// from bit 40, and another argument that must be 0, plus 1, from 56.
     pub const fn to_word(self) -> u64 {
         let (out, size) = match self.out {
             None => (0xff, 0),
             Some((at, Size::Fixed(len))) => (at, FIXED_SIZE | (len as u64) << 32),
-            Some((at, Size::Result(most))) => (at, RESULT_SIZE | (most as u64) << 32),
+            Some((at, Size::Result(most, unit))) => {
+                (at, RESULT_SIZE | (most as u64) << 32 | (unit as u64) << 40 | after(self.zero[1]) << 56)
+            }
         };
-        let zero = match self.zero {
-            None => 0,
-            Some(at) => (at as u64 + 1) << 28,
-        };
-        MADE | self.needs as u64 | (self.args as u64) << 8 | (out as u64) << 16 | size | zero
+        MADE | self.needs as u64
+            | (self.form as u64) << 4
+            | (self.args as u64) << 8
+            | (out as u64) << 16
+            | size
+            | after(self.zero[0]) << 28
+    }
+}
+
+const fn after(position: Option<u8>) -> u64 {
+    match position {
+        None => 0,
+        Some(at) => at as u64 + 1,
     }
 }

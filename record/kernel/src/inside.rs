@@ -16,6 +16,19 @@ pub enum Good {
     ForQuestions,
 }
 
+/// How a call is kept from waiting that might.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// It does not.
+    Plain,
+    /// As `preadv2` or `pwritev2`, which take `RWF_NOWAIT`, where its descriptor would have it wait.
+    Vector,
+    /// By 0 for a timeout, its fourth argument.
+    NoTime,
+    /// By `MSG_DONTWAIT` among the flags, its fourth argument.
+    NoWait,
+}
+
 /// A call that may be made without a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inside {
@@ -25,8 +38,10 @@ pub struct Inside {
     pub args: u8,
     /// The argument that points to what it writes when it succeeds, and how much that is.
     pub out: Option<(u8, Wrote)>,
-    /// An argument that must be 0, as it would point to more.
-    pub zero: Option<u8>,
+    /// Arguments that must be 0, as they would point to more.
+    pub zero: [Option<u8>; 2],
+    /// How it is kept from waiting.
+    pub form: Form,
 }
 
 /// How much a call writes.
@@ -34,8 +49,8 @@ pub struct Inside {
 pub enum Wrote {
     /// So many bytes.
     Fixed(u32),
-    /// As many as the result says, at most what the argument at this position says.
-    Result(u8),
+    /// As many as the result says, at most what the argument at this position says, in units of so many bytes.
+    Result(u8, u32),
 }
 
 /// How a call is made without a stop, if it may be.
@@ -45,30 +60,25 @@ pub fn inside(nr: u32) -> Option<Inside> {
 }
 
 /// `None` where a row's effect is more than this can say.
-fn compile(row: &Row, good: Good) -> Option<Inside> {
+fn compile(row: &Row, (good, form): (Good, Form)) -> Option<Inside> {
     if row.effect != Effect::Args || row.requests.is_some() || row.check.is_some() || row.opens.is_some() {
         return None;
     }
-    let mut inside = Inside { good, args: row.args.len() as u8, out: None, zero: None };
+    let mut inside = Inside { good, args: row.args.len() as u8, out: None, zero: [None; 2], form };
     for (at, arg) in (0..).zip(row.args) {
         let wrote = match arg.kind {
-            Kind::Out(Size::Fixed(len), When::Success) => Wrote::Fixed(len),
-            Kind::Out(Size::One(one), When::Success) => Wrote::Fixed(one.size),
-            Kind::Out(Size::Result(most), When::Success) => Wrote::Result(most),
-            Kind::Out(..)
-            | Kind::InOut(..)
-            | Kind::InIov(_)
-            | Kind::OutIov(_)
-            | Kind::InMsg
-            | Kind::OutMsg => {
-                return None;
-            }
+            Kind::Out(Size::Fixed(len), When::Success) => Some(Wrote::Fixed(len)),
+            Kind::Out(Size::One(one), When::Success) => Some(Wrote::Fixed(one.size)),
+            Kind::Out(Size::Result(most), When::Success) => Some(Wrote::Result(most, 1)),
+            Kind::Out(Size::ResultItems(most, one), When::Success) => Some(Wrote::Result(most, one.size)),
+            Kind::Out(..) | Kind::InOut(..) | Kind::OutIov(_) | Kind::OutMsg => None,
             _ => continue,
         };
-        match inside.out {
-            None => inside.out = Some((at, wrote)),
-            Some(_) if inside.zero.is_none() => inside.zero = Some(at),
-            Some(_) => return None,
+        match (inside.out, wrote, inside.zero) {
+            (None, Some(wrote), _) => inside.out = Some((at, wrote)),
+            (Some(_), _, [None, _]) => inside.zero[0] = Some(at),
+            (Some(_), _, [_, None]) => inside.zero[1] = Some(at),
+            _ => return None,
         }
     }
     Some(inside)
@@ -80,15 +90,23 @@ mod tests {
     use crate::row::Class;
     use crate::table::number;
 
+    const PLAIN: Inside =
+        Inside { good: Good::ForAnything, args: 2, out: None, zero: [None; 2], form: Form::Plain };
+
     #[test]
     fn rows_say_how_calls_are_made() {
-        let read = Inside { good: Good::ForReads, args: 3, out: Some((1, Wrote::Result(2))), zero: None };
+        let (good, form) = (Good::ForReads, Form::Vector);
+        let read = Inside { good, args: 3, out: Some((1, Wrote::Result(2, 1))), form, ..PLAIN };
         assert_eq!(inside(number("read")), Some(read));
-        let stat = Inside { good: Good::ForAnything, args: 2, out: Some((1, Wrote::Fixed(144))), zero: None };
+        let stat = Inside { out: Some((1, Wrote::Fixed(144))), ..PLAIN };
         assert_eq!(inside(number("stat")), Some(stat));
-        let time =
-            Inside { good: Good::ForAnything, args: 2, out: Some((0, Wrote::Fixed(16))), zero: Some(1) };
+        let time = Inside { out: Some((0, Wrote::Fixed(16))), zero: [Some(1), None], ..PLAIN };
         assert_eq!(inside(number("gettimeofday")), Some(time));
+        let zero = [Some(4), Some(5)];
+        assert_eq!(inside(number("recvfrom")), Some(Inside { args: 6, zero, form: Form::NoWait, ..read }));
+        let events = Some((1, Wrote::Result(2, 12)));
+        let (good, form) = (Good::ForQuestions, Form::NoTime);
+        assert_eq!(inside(number("epoll_wait")), Some(Inside { good, args: 4, out: events, form, ..PLAIN }));
         assert_eq!(inside(number("close")), None);
         assert_eq!(inside(999), None);
     }
@@ -96,18 +114,28 @@ mod tests {
     #[test]
     fn every_marked_row_can_be_compiled() {
         let marked: Vec<&Row> = table::all().filter(|row| row.inside.is_some()).collect();
-        assert!(marked.len() > 25, "{}", marked.len());
+        assert!(marked.len() > 30, "{}", marked.len());
         for row in marked {
             let inside =
                 inside(row.nr).unwrap_or_else(|| panic!("{} says more than can be compiled", row.name));
             // What may wait does so on a descriptor.
             assert!(row.class == Class::Plain || inside.good != Good::ForAnything, "{}", row.name);
-            assert_eq!(row.changes_file.is_some(), inside.good == Good::ForWrites, "{}", row.name);
-            let first = row.args.first().map(|arg| arg.kind);
-            let has_fd = matches!(first, Some(Kind::Fd));
+            assert_eq!(
+                row.changes_file.is_some() || row.sends,
+                inside.good == Good::ForWrites,
+                "{}",
+                row.name
+            );
+            let has_fd = matches!(row.args.first().map(|arg| arg.kind), Some(Kind::Fd));
             assert_eq!(has_fd, inside.good != Good::ForAnything, "{}", row.name);
-            if let Some((at, Wrote::Fixed(len))) = inside.out {
-                assert!(len <= 512 && usize::from(at) < row.args.len(), "{}", row.name);
+            let vector = matches!(row.name, "read" | "write");
+            assert_eq!(vector, inside.form == Form::Vector, "{}", row.name);
+            match inside.out {
+                Some((at, Wrote::Fixed(len))) => {
+                    assert!(len <= 512 && usize::from(at) < row.args.len() && inside.zero[1].is_none());
+                }
+                Some((_, Wrote::Result(_, unit))) => assert!(unit < 1 << 16),
+                None => {}
             }
         }
     }

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use abi::buffer::{
-    CODE, END, FIXED, FIXED_LEN, GO, HEAD, RING, RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS,
-    Size, WRITTEN_LEN,
+    CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, RING, RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE,
+    STUBS, Size, TRIED, WRITTEN_LEN,
 };
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
 use kernel::{Class, Good, Inside, Wrote};
@@ -105,10 +105,16 @@ fn rows() -> Vec<u8> {
         kernel::inside(nr).map_or(0, |call: Inside| {
             let size = |wrote| match wrote {
                 Wrote::Fixed(len) => Size::Fixed(len),
-                Wrote::Result(most) => Size::Result(most),
+                Wrote::Result(most, unit) => Size::Result(most, unit as u16),
+            };
+            let form = match call.form {
+                kernel::Form::Plain => Form::Plain,
+                kernel::Form::Vector => Form::Vector,
+                kernel::Form::NoTime => Form::NoTime,
+                kernel::Form::NoWait => Form::NoWait,
             };
             let out = call.out.map(|(at, wrote)| (at, size(wrote)));
-            Row { needs: good(call.good), args: call.args, out, zero: call.zero }.to_word()
+            Row { needs: good(call.good), args: call.args, out, zero: call.zero, form }.to_word()
         })
     };
     (0..ROW_COUNT as u32).flat_map(|nr| word(nr).to_le_bytes()).collect()
@@ -252,6 +258,8 @@ const CLOSE: u32 = kernel::number("close");
 const CLOSE_RANGE: u32 = kernel::number("close_range");
 const DUP2: u32 = kernel::number("dup2");
 const DUP3: u32 = kernel::number("dup3");
+const FCNTL: u32 = kernel::number("fcntl");
+const IOCTL: u32 = kernel::number("ioctl");
 const UNSHARE: u32 = kernel::number("unshare");
 const PRCTL: u32 = kernel::number("prctl");
 const PROCESS_VM_WRITEV: u32 = kernel::number("process_vm_writev");
@@ -278,6 +286,10 @@ pub(crate) fn before_call(core: &mut Core, task: &Task, class: Class, nr: u32, a
                 turn_off(&task.space);
             }
         }
+        FCNTL if args[1] as i32 == libc::F_SETFL => {
+            files::forget(&task.space, args[0] as u32..=args[0] as u32)
+        }
+        IOCTL if args[1] == libc::FIONBIO => files::forget(&task.space, args[0] as u32..=args[0] as u32),
         UNSHARE if args[0] & libc::CLONE_FILES as u64 != 0 => turn_off(&task.space),
         PRCTL if args[0] == SET_SYSCALL_USER_DISPATCH => turn_off(&task.space),
         PROCESS_VM_WRITEV => turn_off_everywhere(core),
@@ -314,7 +326,12 @@ pub(crate) fn after_call(
         return Ok(stopped);
     }
     let needs = good(call.good);
-    if needs != 0 && files::good_for(core, task, args[0] as u32) & needs != needs {
+    let good = if needs == 0 { 0 } else { files::good_for(core, task, args[0] as u32) };
+    let tried = match call.form {
+        kernel::Form::Vector | kernel::Form::NoWait => needs << TRIED,
+        kernel::Form::Plain | kernel::Form::NoTime => needs,
+    };
+    if good & needs != needs && good & tried != tried {
         return Ok(stopped);
     }
     let site = regs.rip.wrapping_sub(INSTRUCTION);

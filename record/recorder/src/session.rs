@@ -270,7 +270,7 @@ impl Session {
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
         self.reported = Some(tid);
-        if let Some((holder, _)) = self.turn {
+        if let Some((holder, _)) = self.turn.filter(|(holder, _)| *holder != tid) {
             self.drain(holder)?;
         }
         self.drain(tid)?;

@@ -95,6 +95,11 @@ pub(crate) fn on_signal(
     let (stop, before) = match place {
         Place::AfterEvent => (Stop::None, task.after),
         Place::Fault(before) => (Stop::Fault, *before),
+        // Raised by the very call that is being made: it comes before that returns.
+        Place::Anywhere if raised_by_call(signal) && buffer::way_out(task, &regs).is_some() => {
+            hold(core, task, signal, info);
+            return point::on_interrupt(core, task, stopped);
+        }
         Place::Anywhere if disposition == Disposition::Handler => {
             hold(core, task, signal, info);
             task.adrift = true;
@@ -279,6 +284,11 @@ fn usual_disposition(host: HostTid, signal: i32) -> Disposition {
         _ if is_stop(signal) => Disposition::Stops,
         _ => Disposition::Kills,
     }
+}
+
+/// Whether it is a signal that a call raises in its own task.
+fn raised_by_call(signal: i32) -> bool {
+    matches!(signal, libc::SIGPIPE | libc::SIGXFSZ)
 }
 
 /// Whether a signal stops its process by default.

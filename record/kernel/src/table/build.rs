@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::flags::FlagSet;
-use crate::inside::Good;
+use crate::inside::{Form, Good};
 use crate::requests::Requests;
 use crate::row::{
     Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Reads, Row, Size, Struct, Support, When,
@@ -81,7 +81,12 @@ impl Row {
 
     /// It may be made without a stop where its descriptor is good for that.
     pub(crate) const fn inside(self, good: Good) -> Self {
-        Self { inside: Some(good), ..self }
+        self.inside_as(good, Form::Plain)
+    }
+
+    /// The same in another form.
+    pub(crate) const fn inside_as(self, good: Good, form: Form) -> Self {
+        Self { inside: Some((good, form)), ..self }
     }
 
     pub(crate) const fn partial(self, missing: &'static str) -> Self {

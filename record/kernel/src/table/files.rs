@@ -3,7 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
-use crate::inside::Good;
+use crate::inside::{Form, Good};
 use crate::requests::{FCNTL, IOCTL};
 use crate::row::{Hand, Opens, Reads, Row, Size, When};
 use crate::structs::*;
@@ -15,8 +15,8 @@ const UNSEEN: &str =
     "towards the run's own output it is answered EINVAL, and programs read and write instead";
 
 pub(super) const ROWS: &[Row] = &[
-    row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits().reads(Reads::AtOwn).inside(Good::ForReads),
-    row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends().inside(Good::ForWrites),
+    row(0, "read", &[fd("fd"), out("buf", Size::Result(2)), uint("count")]).waits().reads(Reads::AtOwn).inside_as(Good::ForReads, Form::Vector),
+    row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends().inside_as(Good::ForWrites, Form::Vector),
     row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")])
         .waits_unless(1, O_NONBLOCK)
         .opens(Opens::Flags(1)),
@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Row] = &[
         .changes(0)
         .sends().inside(Good::ForWrites),
     row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits().reads(Reads::AtOwn),
-    row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends(),
+    row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends().inside(Good::ForWrites),
     row(21, "access", &[path("path"), flags("mode", &ACCESS)]).inside(Good::ForAnything),
     row(22, "pipe", &[wrote("fds", INT_PAIR)]),
     row(32, "dup", &[fd("fd")]),
@@ -97,7 +97,7 @@ pub(super) const ROWS: &[Row] = &[
     row(197, "removexattr", &[path("path"), text("name")]),
     row(198, "lremovexattr", &[path("path"), text("name")]),
     row(199, "fremovexattr", &[fd("fd"), text("name")]),
-    row(217, "getdents64", &[fd("fd"), out("dirents", Size::Result(2)), uint("count")]),
+    row(217, "getdents64", &[fd("fd"), out("dirents", Size::Result(2)), uint("count")]).inside(Good::ForReads),
     row(221, "fadvise64", &[fd("fd"), long("offset"), uint("len"), flags("advice", &FADVISE)]),
     row(235, "utimes", &[path("path"), read("times", TWO_TIMEVALS)]),
     row(257, "openat", &[dirfd("dirfd"), path("path"), flags("flags", &OPEN), mode("mode")])

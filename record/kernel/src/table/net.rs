@@ -3,6 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
+use crate::inside::{Form, Good};
 use crate::requests::{GETSOCKOPT, SETSOCKOPT};
 use crate::row::{Arg, Hand, Kind, Row, Size, When};
 use crate::structs::*;
@@ -36,7 +37,8 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .waits_unless(3, MSG_DONTWAIT)
-    .sends(),
+    .sends()
+    .inside_as(Good::ForWrites, Form::NoWait),
     row(
         45,
         "recvfrom",
@@ -49,7 +51,8 @@ pub(super) const ROWS: &[Row] = &[
             length_when_address("addrlen", 4),
         ],
     )
-    .waits_unless(3, MSG_DONTWAIT),
+    .waits_unless(3, MSG_DONTWAIT)
+    .inside_as(Good::ForReads, Form::NoWait),
     row(46, "sendmsg", &[fd("fd"), msg_in("msg"), flags("flags", &MSG)])
         .waits_unless(2, MSG_DONTWAIT)
         .sends(),

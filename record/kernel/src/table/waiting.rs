@@ -3,6 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
+use crate::inside::{Form, Good};
 use crate::row::{Hand, Row, Size};
 use crate::structs::*;
 
@@ -25,7 +26,8 @@ pub(super) const ROWS: &[Row] = &[
         "epoll_wait",
         &[fd("epfd"), out("events", Size::ResultItems(2, EPOLL_EVENT)), int("maxevents"), int("timeout")],
     )
-    .waits_unless_zero(3),
+    .waits_unless_zero(3)
+    .inside_as(Good::ForQuestions, Form::NoTime),
     row(233, "epoll_ctl", &[fd("epfd"), flags("op", &EPOLL_OP), fd("fd"), read("event", EPOLL_EVENT)]),
     row(253, "inotify_init", &[]),
     row(254, "inotify_add_watch", &[fd("fd"), path("path"), hex("mask")]),

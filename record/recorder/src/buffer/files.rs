@@ -9,10 +9,11 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::rc::Weak;
 
-use abi::buffer::{ASKS, FD_COUNT, FDS, READS, WRITES};
+use abi::buffer::{ASKS, FD_COUNT, FDS, READS, TRIED, WRITES};
 use guest::{GuestAddr, Unmapped};
 use ptrace::Memory;
 
+use crate::procfs;
 use crate::session::Core;
 use crate::shared::{Identity, identity};
 use crate::task::{Space, Task};
@@ -63,7 +64,7 @@ pub(super) fn good_for(core: &Core, task: &Task, fd: u32) -> u8 {
 }
 
 fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
-    let (reads, mut writes) = if meta.is_file() {
+    let (reads, mut writes) = if meta.is_file() || meta.is_dir() {
         let ordinary = file_system(path).is_some_and(|kind| ORDINARY.contains(&kind));
         (ordinary, ordinary && !shows(core, identity(meta)))
     } else if meta.file_type().is_char_device() && libc::major(meta.rdev()) == MEMORY_MAJOR {
@@ -72,8 +73,18 @@ fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
     } else {
         (false, false)
     };
-    writes &= core.streams.of(task.host, fd as i32).is_none();
-    ASKS | if reads { READS } else { 0 } | if writes { WRITES } else { 0 }
+    let kind = meta.file_type();
+    let may_wait = kind.is_fifo() || kind.is_socket();
+    // What waits on a socket may be cut short where it must not.
+    let mut tries = kind.is_fifo() || kind.is_socket() && never_waits(task, fd);
+    let is_stream = core.streams.of(task.host, fd as i32).is_some();
+    (writes, tries) = (writes && !is_stream, tries && !is_stream);
+    let bits = [(reads, READS), (writes, WRITES), (may_wait, READS << TRIED), (tries, WRITES << TRIED)];
+    bits.into_iter().filter(|(has, _)| *has).fold(ASKS, |all, (_, bit)| all | bit)
+}
+
+fn never_waits(task: &Task, fd: u32) -> bool {
+    procfs::fd_flags(task.host, fd as i32).is_some_and(|flags| flags & libc::O_NONBLOCK != 0)
 }
 
 /// Whether some mapping shows a file.
