@@ -26,6 +26,7 @@ fn record(folder: &Path) -> Trace {
         linger: None,
         chaos: None,
         buffer: false,
+        counter: recorder::CounterChoice::default(),
     });
     assert_eq!(outcome.unwrap().exit_code, 0);
     Trace::open(&output).unwrap()

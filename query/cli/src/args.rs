@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use guest::When;
 
 use crate::exit::TABLE;
@@ -96,6 +96,10 @@ pub(crate) struct Record {
     /// Record up to N times until the command fails, and keep only that recording
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) until_fail: Option<u32>,
+    /// Whether the processor's counter of branches is to help to locate where tasks were interrupted: auto (where there is one that
+    /// passes a test), pmu (or do not record, exit status 2), state (no; memory and registers tell all the same, only later)
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    pub(crate) counter: Counter,
     /// Kill what the command leaves running S seconds after its first process ended [default: record that to its end]
     #[arg(long, value_name = "S")]
     pub(crate) linger: Option<u64>,
@@ -108,6 +112,16 @@ pub(crate) struct Record {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// `record --counter`
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[value(rename_all = "lower")]
+pub(crate) enum Counter {
+    #[default]
+    Auto,
+    Pmu,
+    State,
 }
 
 /// A recording named on the command line.

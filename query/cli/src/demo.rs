@@ -42,6 +42,7 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         linger: None,
         chaos: None,
         buffer: false,
+        counter: recorder::CounterChoice::default(),
     })?;
     if let Some(reason) = outcome.refused {
         return Err(Failure::new(Class::Unsupported, format!("recording stopped: {reason}")).into());

@@ -74,11 +74,12 @@ fn what(event: &Event) -> String {
             None => format!("{name} by task {} at a system call", info.tracer),
         },
         Fact::Point(info) => format!(
-            "{name} (signal {}, {} pages, {} pieces, {} ns)",
+            "{name} (signal {}, {} pages, {} pieces, {} ns{})",
             info.signal,
             info.pages.len(),
             info.key.len(),
-            info.cpu_nanos
+            info.cpu_nanos,
+            info.branches.map_or_else(String::new, |count| format!(", {count} branches"))
         ),
     }
 }

@@ -79,6 +79,7 @@ pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
     line("size", &text::size(row["bytes"].as_u64().unwrap_or(0)))?;
     line("index", if row["indexed"] == true { "there" } else { "none: `backstory index` builds it" })?;
     line("machine", &format!("{}, Linux {}", shown(&row, "cpu"), shown(&row, "kernel")))?;
+    line("points by", located(&row))?;
     line("uuid", shown(&row, "uuid"))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -141,7 +142,13 @@ fn describe(trace: &Trace) -> Value {
         "indexed": std::fs::metadata(trace.dir().join(INDEX_FILE)).is_ok_and(|file| file.len() > 0),
         "kernel": header.machine.kernel,
         "cpu": header.machine.cpu,
+        "points": header.machine.located().word(),
     })
+}
+
+/// How execution points are located.
+fn located(row: &Value) -> &'static str {
+    if row["points"] == "state" { "state" } else { "state, and a count of conditional branches" }
 }
 
 fn ended(trace: &Trace) -> String {

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use recorder::{ErrorClass, Options, Outcome};
+use recorder::{CounterChoice, ErrorClass, Options, Outcome};
 use trace::Trace;
 
-use crate::args::Record;
+use crate::args::{Counter, Record};
 use crate::exit::{Class, Classify, Failure};
 use crate::text;
 
@@ -28,6 +28,11 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
             linger: args.linger.map(Duration::from_secs),
             chaos: seed,
             buffer: args.buffer,
+            counter: match args.counter {
+                Counter::Auto => CounterChoice::Auto,
+                Counter::Pmu => CounterChoice::Pmu,
+                Counter::State => CounterChoice::State,
+            },
         })?;
         let failed = outcome.exit_code != 0 || outcome.refused.is_some();
         if args.until_fail.is_some() && !failed {

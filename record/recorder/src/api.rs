@@ -5,6 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use counter::Unavailable;
+use guest::GuestAddr;
 use trace::WriteError;
 
 use crate::{command, session};
@@ -24,6 +26,24 @@ pub struct Options {
     pub chaos: Option<u64>,
     /// Lets programs make calls without a stop where that can be.
     pub buffer: bool,
+    /// Whether a hardware counter helps to locate execution points.
+    pub counter: CounterChoice,
+}
+
+/// What counts how far tasks have come, besides the state that decides where an execution point is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CounterChoice {
+    /// The processor's counter of retired conditional branches, where there is one that can be relied on; else nothing.
+    #[default]
+    Auto,
+    /// That counter, or no recording.
+    Pmu,
+    /// Nothing.
+    State,
+    /// Executions of the instruction at this address, by a debug register: for tests of all this on machines without counters, with a
+    /// program whose only conditional branch that is.
+    #[doc(hidden)]
+    Executions(GuestAddr),
 }
 
 /// How a recording ended.
@@ -76,6 +96,9 @@ pub enum RecordError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A hardware counter was asked for, and there is none that can be relied on.
+    #[error("no hardware counter can be used")]
+    NoCounter(#[source] Unavailable),
     /// The trace could not be written. What was written before stays readable.
     #[error("cannot write the trace")]
     Trace(#[from] WriteError),
@@ -116,9 +139,10 @@ impl RecordError {
         match self {
             Self::NotFound { .. } => ErrorClass::NotFound,
             Self::NotExecutable { .. } | Self::Foreign { .. } => ErrorClass::NotExecutable,
-            Self::NoCommand | Self::NoPermission { .. } | Self::Trace(WriteError::Exists { .. }) => {
-                ErrorClass::Input
-            }
+            Self::NoCommand
+            | Self::NoPermission { .. }
+            | Self::NoCounter(_)
+            | Self::Trace(WriteError::Exists { .. }) => ErrorClass::Input,
             Self::Trace(WriteError::Io { .. } | WriteError::Keep(_)) => ErrorClass::Disk,
             Self::Trace(_) | Self::System { .. } | Self::Bug { .. } => ErrorClass::Bug,
         }

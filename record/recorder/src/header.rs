@@ -4,14 +4,14 @@ use std::io::{self, Read};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ptrace::HostTid;
-use trace::{Header, InheritedFd, Version};
+use trace::{Header, InheritedFd, Located, Version};
 
 use crate::api::RecordError;
 use crate::command::Prepared;
 use crate::{machine, procfs};
 
 /// Describes the command and this machine. The calling thread must be pinned already.
-pub(crate) fn make(prepared: &Prepared) -> Result<Header, RecordError> {
+pub(crate) fn make(prepared: &Prepared, located: Located) -> Result<Header, RecordError> {
     let system = |what| move |source| RecordError::System { what, source };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Header {
@@ -21,7 +21,7 @@ pub(crate) fn make(prepared: &Prepared) -> Result<Header, RecordError> {
         argv: prepared.argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         envp: prepared.envp.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         cwd: std::env::current_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
-        machine: machine::describe(),
+        machine: machine::describe(located),
         fds: inherited().map_err(system("cannot list this process's descriptors"))?,
     })
 }

@@ -30,6 +30,7 @@
 //! - `ending`: requests to end, passed on to the command first
 //! - `sink`: events on their way to the trace
 //! - `timer`: the clock tick that ends slices
+//! - `count`: how far a task has come, by a hardware counter, and slices ended by it
 //! - `paranoid`: compares all memory around every system call
 
 mod affinity;
@@ -39,6 +40,7 @@ mod bpf;
 mod buffer;
 mod chaos;
 mod command;
+mod count;
 mod cpuid;
 mod ending;
 mod exec;
@@ -76,4 +78,4 @@ mod trap;
 mod tsc;
 mod turn;
 
-pub use api::{ErrorClass, Options, Outcome, RecordError, record};
+pub use api::{CounterChoice, ErrorClass, Options, Outcome, RecordError, record};

@@ -1,12 +1,12 @@
 //! What the header says about this machine: kernel, processor, what `cpuid` answers.
 #![expect(unsafe_code, reason = "xgetbv")]
 
-use trace::{CpuidLeaf, Machine};
+use trace::{CpuidLeaf, Located, Machine};
 
 use crate::cpuid;
 
 /// Describes the machine this thread (already pinned to a processor) runs on.
-pub(crate) fn describe() -> Machine {
+pub(crate) fn describe(located: Located) -> Machine {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let trapped = cpuid::can_be_trapped();
     let mut cpuid = cpuid::table();
@@ -21,7 +21,7 @@ pub(crate) fn describe() -> Machine {
         cpuid_trapped: trapped,
         tsc_trapped: true,
         cpuid,
-        points: "state".into(),
+        points: located.word().into(),
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_machine_is_described() {
-        let machine = describe();
+        let machine = describe(Located::State);
         assert!(!machine.kernel.is_empty());
         assert!(machine.xcr0 & 3 == 3, "x87 and SSE state are always enabled");
         assert!(machine.cpuid.iter().any(|row| row.leaf == 7 && row.subleaf == Some(0)));

@@ -43,6 +43,17 @@ pub(crate) fn on_interrupt(core: &mut Core, task: &mut Task, stopped: Stopped) -
     Ok((stopped, Resume::Cont(0)))
 }
 
+/// A counter ended the slice of a task.
+pub(crate) fn on_slice_end(
+    core: &mut Core,
+    task: &mut Task,
+    mut stopped: Stopped,
+) -> Result<Next, StopError> {
+    ran_past(task, &mut stopped, false)?;
+    task.yields = true;
+    on_interrupt(core, task, stopped)
+}
+
 /// A task was stopped with all of its process. What others do until it goes on comes after what it did until here.
 pub(crate) fn on_group_stop(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
     let regs = stopped.registers()?;
@@ -140,6 +151,7 @@ fn write(
         key: key(task, &regs),
         pages: written.pages,
         cpu_nanos: now.saturating_sub(task.cpu_nanos),
+        branches: task.count.branches(),
     };
     task.cpu_nanos = now;
     let fact = Fact::Point(Box::new(info));
@@ -148,8 +160,7 @@ fn write(
         event.writes.push(MemWrite { addr, data: image::data(bytes, &mut core.sink.writer)? });
     }
     core.sink.event(&event)?;
-    task.after = before;
-    task.raw = regs;
+    task.goes_on(before, regs);
     task.at_point = true;
     Ok(())
 }

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use guest::{SpaceId, TaskId};
 use ptrace::{Gone, HostTid, PtraceEvent, Report, Stopped, Waited};
-use trace::{Event, Fact, Killed, Machine, Status, Summary, TraceWriter};
+use trace::{Event, Fact, Killed, Located, Machine, Status, Summary, TraceWriter};
 
 use crate::affinity::{self, Pinned};
 use crate::api::{Options, Outcome, RecordError};
 use crate::buffer::Buffering;
 use crate::chaos::Chaos;
 use crate::command::Prepared;
+use crate::count::Counting;
 use crate::cpuid::Trapping;
 use crate::ending::Requests;
 use crate::output::Streams;
@@ -122,6 +123,8 @@ pub(crate) struct Session {
     settling: bool,
     /// Who makes the choices, if not fairness.
     pub(crate) chaos: Option<Chaos>,
+    /// What counts how far tasks have come.
+    pub(crate) counting: Option<Counting>,
     /// Reports since the last tick.
     pub(crate) busy: bool,
     pub(crate) exit_code: Option<i32>,
@@ -138,7 +141,8 @@ pub(crate) struct Session {
 pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, RecordError> {
     let pinned = affinity::pin()?;
     let started = Instant::now();
-    let header = header::make(prepared)?;
+    let counting = Counting::choose(options.counter)?;
+    let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
     let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
     let tid = first.tid();
@@ -146,7 +150,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
         pinned.keep_off(HostTid(writer.packing_thread()));
         let timer = Timer::start()
             .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-        Ok(Session::new(writer, timer, answers, options, tid))
+        Ok(Session { counting, ..Session::new(writer, timer, answers, options, tid) })
     });
     let mut session = match begun {
         Ok(session) => session,
@@ -209,6 +213,7 @@ impl Session {
             root: first,
             settling: false,
             chaos: options.chaos.map(Chaos::new),
+            counting: None,
             busy: false,
             exit_code: None,
             linger: options.linger,
@@ -593,6 +598,9 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
             task.adrift = task.pending.is_none() && !matches!(task.run, Run::Halted);
             let resume = if task.pending.is_none() { Resume::Cont(0) } else { Resume::ToExit };
             Ok((stopped, resume))
+        }
+        Report::Signal(signal, stopped) if task.count.is_over(signal, &stopped) => {
+            point::on_slice_end(core, task, stopped)
         }
         Report::Signal(signal, stopped) => {
             if task.id == TaskId(0) {

@@ -10,6 +10,7 @@ use trace::MapOp;
 
 use crate::answer::Guise;
 use crate::buffer::Buffer;
+use crate::count::Count;
 use crate::follow::Follower;
 use crate::pages::Tracker;
 use crate::ptracing::Traced;
@@ -295,6 +296,8 @@ pub(crate) struct Task {
     pub(crate) runs_to: Option<u64>,
     /// Its CPU time at its last execution point, in nanoseconds.
     pub(crate) cpu_nanos: u64,
+    /// How far it has come since its last event, by a counter.
+    pub(crate) count: Count,
 }
 
 /// A task that will never run code again.
@@ -381,12 +384,14 @@ impl Task {
             resumed: 0,
             runs_to: None,
             cpu_nanos: 0,
+            count: Count::default(),
         }
     }
 
     /// An event was written and it goes on from there: `after` as events have it, `raw` as the kernel shows it.
     pub(crate) fn goes_on(&mut self, after: Registers, raw: Registers) {
         (self.after, self.raw, self.at_point, self.unmoved) = (after, raw, false, true);
+        self.count.begin_anew();
     }
 
     /// Whether the system call it is in may sleep, as its end may, which waits for others of its namespace; `None` when it is in

@@ -78,6 +78,7 @@ impl Session {
             return Ok(false);
         }
         self.ready.remove(&tid);
+        let slice = self.counted_slice(tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
         let (stopped, resume) = match std::mem::replace(&mut task.run, Run::Running) {
             Run::Ready(stopped, resume) => (stopped, resume),
@@ -93,6 +94,9 @@ impl Session {
         task.resumed = now;
         task.adrift = false;
         buffer::allow(&task.space, task.held.is_empty());
+        if let Some(counting) = &self.counting {
+            task.count.go_on(counting, tid, &stopped, slice);
+        }
         if let Some(chaos) = &mut self.chaos
             && resume == Resume::Cont(0)
             && task.can_be_stepped()
@@ -125,6 +129,12 @@ impl Session {
             self.turn = None;
         }
         Ok(true)
+    }
+
+    /// The tick at which a task's turn began, if a counter is to end it.
+    fn counted_slice(&self, tid: HostTid) -> Option<u32> {
+        let wanted = self.counting.is_some() && self.chaos.is_none() && self.others_ready(tid);
+        self.turn.filter(|(holder, _)| wanted && *holder == tid).map(|(_, since)| since)
     }
 
     /// A turn of so many instructions. False if it ended in something that was reported.

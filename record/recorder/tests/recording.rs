@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use backstory_recorder::{ErrorClass, Options, Outcome, RecordError, record};
+use backstory_recorder::{CounterChoice, ErrorClass, Options, Outcome, RecordError, record};
 use tempfile::TempDir;
 use trace::{Backing, Event, Fact, MapOp, SignalAction, Status, Stop, Trace, Trapped};
 
@@ -29,6 +29,7 @@ fn try_record(command: &[&str], paranoid: bool) -> Result<(Outcome, TempDir), Re
         linger: None,
         chaos: None,
         buffer: false,
+        counter: CounterChoice::default(),
     };
     record(&options).map(|outcome| (outcome, dir))
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use backstory_recorder::{Options, Outcome, record};
+use backstory_recorder::{CounterChoice, Options, Outcome, record};
 use tempfile::TempDir;
 use trace::{Event, Fact, SignalAction, Status, Stop, Trace};
 
@@ -48,6 +48,7 @@ fn recorded(text: &str, exit_code: i32) -> (Outcome, Vec<Event>) {
         linger: None,
         chaos: None,
         buffer: false,
+        counter: CounterChoice::default(),
     };
     let outcome = record(&options).expect("a recording");
     let trace = Trace::open(&outcome.trace).expect("a readable trace");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use guest::{Registers, SpaceId, TaskId, XState};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Event, Fact, MapOp, MemWrite, PayloadRef, Stop};
+use crate::event::{Event, Fact, MapOp, MemWrite, PayloadRef, Stop, Trapped};
 
 /// The largest extended state accepted, in bytes (AMX needs 11,008).
 pub(crate) const MAX_XSTATE: usize = 64 << 10;
@@ -91,12 +91,58 @@ impl Sparse {
     }
 }
 
+/// A stop as it is stored. The first ones are those of [`Stop`].
+#[derive(Serialize, Deserialize)]
+enum WireStop {
+    None,
+    Syscall,
+    Instruction(Trapped),
+    Fault,
+    Point,
+    Buffered,
+    /// A point so many branches after the task's previous event. Since version 1.4.
+    PointAfter(u64),
+}
+
+impl WireStop {
+    fn of(event: &Event) -> Self {
+        match (event.stop, &event.fact) {
+            (Stop::None, _) => Self::None,
+            (Stop::Syscall, _) => Self::Syscall,
+            (Stop::Instruction(trapped), _) => Self::Instruction(trapped),
+            (Stop::Fault, _) => Self::Fault,
+            (Stop::Point, Fact::Point(info)) => info.branches.map_or(Self::Point, Self::PointAfter),
+            (Stop::Point, _) => Self::Point,
+            (Stop::Buffered, _) => Self::Buffered,
+        }
+    }
+
+    /// The stop, the count with it going into the fact.
+    fn take(self, fact: &mut Fact) -> Option<Stop> {
+        Some(match self {
+            Self::None => Stop::None,
+            Self::Syscall => Stop::Syscall,
+            Self::Instruction(trapped) => Stop::Instruction(trapped),
+            Self::Fault => Stop::Fault,
+            Self::Point => Stop::Point,
+            Self::Buffered => Stop::Buffered,
+            Self::PointAfter(branches) => match fact {
+                Fact::Point(info) => {
+                    info.branches = Some(branches);
+                    Stop::Point
+                }
+                _ => return None,
+            },
+        })
+    }
+}
+
 /// An event as it is stored.
 #[derive(Serialize, Deserialize)]
 struct Wire<'a> {
     task: TaskId,
     space: SpaceId,
-    stop: Stop,
+    stop: WireStop,
     before: RegsDelta,
     after: RegsDelta,
     xstate: Option<Sparse>,
@@ -155,7 +201,7 @@ pub(crate) fn encode(context: &mut Context, event: &Event, out: &mut Vec<u8>) ->
     let wire = Wire {
         task: event.task,
         space: event.space,
-        stop: event.stop,
+        stop: WireStop::of(event),
         before: RegsDelta::between(&context.base(event.task), &event.before),
         after: RegsDelta::between(&event.before, &event.after),
         xstate: event.xstate.as_ref().map(|x| Sparse::pack(&x.0)),
@@ -189,7 +235,8 @@ fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8]
     };
     context.last.insert(wire.task, after);
     let Wire { task, space, stop, maps, writes, fact, .. } = wire;
-    let (maps, writes, fact) = (maps.into_owned(), writes.into_owned(), fact.into_owned());
+    let (maps, writes, mut fact) = (maps.into_owned(), writes.into_owned(), fact.into_owned());
+    let stop = stop.take(&mut fact)?;
     Some((Event { task, space, stop, before, after, xstate, maps, writes, fact }, rest))
 }
 
@@ -249,6 +296,26 @@ mod tests {
                 MemWrite { addr: GuestAddr(0x1800), data: Data::Pieces(vec![part, part]) },
             ],
             fact: Fact::Syscall(info),
+        }
+    }
+
+    #[test]
+    fn a_point_keeps_its_count_and_nothing_else_has_one() {
+        use crate::event::PointInfo;
+        for branches in [None, Some(0), Some(u64::MAX)] {
+            let fact = Fact::Point(Box::new(PointInfo { branches, ..PointInfo::default() }));
+            let regs = Registers::default();
+            let point = Event { stop: Stop::Point, ..Event::in_place(TaskId(0), SpaceId(0), regs, fact) };
+            let mut bytes = Vec::new();
+            encode(&mut Context::default(), &point, &mut bytes).unwrap();
+            assert_eq!(decode(&mut Context::default(), &bytes), Some((point.clone(), &[][..])));
+            let other = Event { fact: Fact::Instruction, ..point };
+            let mut wire = Vec::new();
+            encode(&mut Context::default(), &other, &mut wire).unwrap();
+            // The stop comes after the task and the space, a byte each.
+            assert_eq!(wire[2], 4);
+            wire.splice(2..3, [6, 0]);
+            assert_eq!(decode(&mut Context::default(), &wire), None);
         }
     }
 

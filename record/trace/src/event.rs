@@ -242,6 +242,10 @@ pub struct PointInfo {
     pub pages: Vec<PageSum>,
     /// CPU time of the task since it was last resumed, in nanoseconds; 0 where it is not known.
     pub cpu_nanos: u64,
+    /// Conditional branches that the task retired since its previous event, as a counter had it: never too few, perhaps a few too many.
+    /// Which are counted the header says. `None` where nothing counted. (Stored beside [`Stop::Point`].)
+    #[serde(skip)]
+    pub branches: Option<u64>,
 }
 
 /// Bytes of memory at an execution point.

@@ -52,11 +52,38 @@ pub struct Machine {
     pub tsc_trapped: bool,
     /// What `cpuid` answers on the CPU the recording was pinned to, to a recorded program.
     pub cpuid: Vec<CpuidLeaf>,
-    /// How execution points are located: `state` (registers, a memory key, page checksums), or `none` in recordings of version 1.0.
+    /// How execution points are located: `none` in recordings of version 1.0, else as [`Located`] spells it.
     pub points: String,
 }
 
+/// How execution points are located.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Located {
+    /// By state alone: registers, a memory key, page checksums.
+    #[default]
+    State,
+    /// By state, and how many `jcc` instructions lead there ([`PointInfo::branches`](crate::PointInfo::branches)).
+    Jcc,
+    /// The same for all conditional branches: `jcc`, `loop` and its like, `jrcxz` and its like.
+    Branches,
+}
+
+impl Located {
+    const ALL: [(Self, &str); 3] = [(Self::State, "state"), (Self::Jcc, "jcc"), (Self::Branches, "branches")];
+
+    /// As [`Machine::points`] has it.
+    pub fn word(self) -> &'static str {
+        Self::ALL.iter().find(|(located, _)| *located == self).map_or("", |(_, word)| word)
+    }
+}
+
 impl Machine {
+    /// How execution points are located. A way that this build does not know adds to the state, which decides.
+    pub fn located(&self) -> Located {
+        let known = Located::ALL.iter().find(|(_, word)| *word == self.points);
+        known.map_or(Located::State, |(located, _)| *located)
+    }
+
     /// What `cpuid` answered (eax, ebx, ecx, edx). Past the last leaf of a range, processors of AMD and Hygon answer zeroes, others as to
     /// the last basic leaf; subleaves past the last are zeroes, with their number and the processor's own kept in the leaves of the
     /// topology (Intel SDM, volume 2, CPUID). `None` where the table should have a row and has none.

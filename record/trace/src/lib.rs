@@ -58,7 +58,7 @@ pub use event::{
 };
 pub use files::{KeepError, KeptFile};
 pub use frame::FrameError;
-pub use header::{CpuidLeaf, Header, InheritedFd, Machine, Summary, Version};
+pub use header::{CpuidLeaf, Header, InheritedFd, Located, Machine, Summary, Version};
 pub use landmarks::{landmarks, resolve_when};
 pub use pieces::{KeptPiece, SourceFile};
 pub use reader::{Events, OpenError, ReadError, Trace};

@@ -1,15 +1,20 @@
 //! Execution points: recorded by state, found by the first replay as the one instruction at which the running task has that state.
 
-use engine::{Search, Space};
+use engine::{Branches, Search, Space};
 use guest::{EventId, GuestAddr, GuestMemory, PAGE_SIZE};
 use trace::{Event, Fact, PointInfo, Stop, Trace};
 
 use crate::compare::differences;
-use crate::error::{Difference, ReplayError};
+use crate::error::{Difference, Divergence, ReplayError};
+use crate::observer::Silent;
+use crate::options::{Options, Position, Until};
 use crate::replay::Replay;
 
 /// Instructions that no processor retires faster than, per nanosecond of CPU time.
 const FASTEST: u64 = 16;
+/// A count may be too high by one in so many (recorders use no counter that is much worse than half of that), and by so many more.
+const OVERCOUNT: u64 = 500;
+const FEW: u64 = 64;
 /// Nanoseconds by which the CPU time told may be short.
 const SLACK: u64 = 50_000_000;
 /// Candidates after which it is too late: a loop that changes nothing has as many as are asked for.
@@ -25,6 +30,8 @@ pub(crate) struct Finder {
     refuted: u64,
     /// The page that refuted the last one.
     page: usize,
+    /// Instructions after the task's last event at which the search began.
+    begun: u64,
     /// Instructions after which it is too late.
     limit: u64,
     /// What the event will write.
@@ -41,13 +48,18 @@ enum Verdict {
 }
 
 impl Finder {
-    fn new(trace: &Trace, (id, event): (EventId, &Event), info: &PointInfo) -> Result<Self, ReplayError> {
+    fn new(
+        trace: &Trace,
+        (id, event): (EventId, &Event),
+        info: &PointInfo,
+        begun: u64,
+    ) -> Result<Self, ReplayError> {
         let limit = (info.cpu_nanos.saturating_add(SLACK)).saturating_mul(FASTEST);
         let mut images = Vec::new();
         for write in &event.writes {
             images.push((write.addr, trace.data(&write.data)?.into_owned()));
         }
-        Ok(Self { event: id, words: Vec::new(), refuted: 0, page: 0, limit, images })
+        Ok(Self { event: id, words: Vec::new(), refuted: 0, page: 0, begun, limit, images })
     }
 
     /// Puts over `bytes`, which lie at `start`, what the event will write there.
@@ -105,6 +117,53 @@ impl Finder {
 }
 
 impl Replay {
+    /// Notes where the branches that lead to the point are counted from.
+    pub(crate) fn begin_lead(&mut self) -> Result<(), ReplayError> {
+        if self.cursor.ran > 0 || self.config.branches == Branches::Uncounted {
+            return Ok(());
+        }
+        let Some((id, event)) = &self.cursor.next else { return Ok(()) };
+        let (_, space) = self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: *id })??;
+        self.cursor.branches = space.branches();
+        Ok(())
+    }
+
+    /// Branches, and thus at least so many instructions, before the search begins: where a counter told how many there are, all but
+    /// those that it may have counted too many.
+    pub(crate) fn lead(&self) -> u64 {
+        let Some((_, event)) = &self.cursor.next else { return 0 };
+        let Fact::Point(info) = &event.fact else { return 0 };
+        let (Some(count), true) = (info.branches, self.config.branches != Branches::Uncounted) else {
+            return 0;
+        };
+        let Some(space) = self.live.space(event.space) else { return 0 };
+        let passed = space.branches().saturating_sub(self.cursor.branches);
+        count.saturating_sub(count / OVERCOUNT + FEW).saturating_sub(passed)
+    }
+
+    /// Whether a search that began where a count said has failed: the count may be wrong, as only the state is never.
+    pub(crate) fn was_led_astray(&self, error: &ReplayError) -> bool {
+        let counts = self.moments.is_none() && self.config.branches != Branches::Uncounted;
+        let not_found = |divergence: &Divergence| matches!(divergence.what, Difference::NoPoint { .. });
+        counts && matches!(error, ReplayError::Divergence(divergence) if not_found(divergence))
+    }
+
+    /// Finds all points by state alone, by a replay beside this one, which then stands where this one did before the search.
+    pub(crate) fn disregard_counts(&mut self) -> Result<(), ReplayError> {
+        let event = self.next_id();
+        tracing::warn!(%event, "a hardware counter's count is wrong: points are searched for by state alone");
+        let options =
+            Options { mode: self.config.mode, log_bytes: self.config.log_bytes, cpu: self.config.cpu };
+        let moments = Self::open_uncounted(&self.trace, &options)?.finish(&mut Silent)?;
+        let position = Position { moment: moments.start(event), event };
+        let mut again = Self::open_known(&self.trace, &moments, &options)?;
+        again.run(Until::Position(position), &mut Silent)?;
+        again.set_stops(&self.stops)?;
+        again.searched += self.searched;
+        *self = again;
+        Ok(())
+    }
+
     /// Whether the task stands at the execution point that is its next event. Otherwise the search goes on: the space
     /// stops at the next candidate.
     pub(crate) fn is_point(&mut self) -> Result<bool, ReplayError> {
@@ -113,13 +172,14 @@ impl Replay {
         let (id, task) = (*id, event.task);
         let finder = match &mut self.finder {
             Some(finder) if finder.event == id => finder,
-            other => other.insert(Finder::new(&self.trace, (id, event), info)?),
+            other => other.insert(Finder::new(&self.trace, (id, event), info, self.cursor.ran)?),
         };
         let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
         let host = |source| ReplayError::Host { space: space_id, source };
         if has_registers(event, space) {
             match finder.judge(space, info).map_err(host)? {
                 Verdict::Found => {
+                    self.searched += self.cursor.ran - finder.begun;
                     self.finder = None;
                     return self.search(task, None).map(|()| true);
                 }

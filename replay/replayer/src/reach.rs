@@ -34,7 +34,11 @@ impl Replay {
             Stop::Point | Stop::Syscall | Stop::Buffered | Stop::Instruction(_) | Stop::Fault => {}
         }
         let searching = stop == Stop::Point && self.moments.is_none();
-        if self.is_at_point() || searching && self.is_point()? {
+        if searching {
+            self.begin_lead()?;
+        }
+        let begins = searching && self.lead() == 0;
+        if self.is_at_point() || begins && self.is_point()? {
             return Ok(Reach::Stop);
         }
         if stop == Stop::Fault && self.cursor.ran == 0 && self.cursor.guard.is_none() {
@@ -45,7 +49,12 @@ impl Replay {
         }
         let mut left = budget;
         loop {
-            let to_point = if searching { self.search_limit() } else { self.to_known_point() };
+            let lead = if searching { self.lead() } else { 0 };
+            let to_point = match searching {
+                true if lead > 0 => Some(lead),
+                true => self.search_limit(),
+                false => self.to_known_point(),
+            };
             let allowed = match (left, to_point) {
                 (Some(left), Some(point)) => Some(left.min(point)),
                 (left, point) => left.or(point),
@@ -67,7 +76,7 @@ impl Replay {
                 Exit::Budget if left == Some(0) => return Ok(Reach::Budget),
                 Exit::Budget if !searching => return Ok(Reach::Stop),
                 Exit::Budget | Exit::Candidate if searching => {
-                    if self.is_point()? {
+                    if self.lead() == 0 && self.is_point()? {
                         return Ok(Reach::Stop);
                     }
                 }
@@ -149,6 +158,7 @@ impl Replay {
                 return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });
             }
             (Stop::Point, _) if let Some(refuted) = self.refuted() => Difference::NoPoint { refuted },
+            (Stop::Point, _) if self.lead() > 0 => Difference::NoPoint { refuted: 0 },
             (_, Exit::Instruction(kind)) => Difference::NotRecorded { name: name(kind), pc: actual_pc },
             (expected, actual) => {
                 let expected_pc = self.expected_pc().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use engine::{Branches, Config, Space, has_rtm};
 use guest::{EventId, GuestRange, Moment, Registers, SpaceId, TaskId, XState};
-use trace::{Event, Events, Fact, Moments, Stop, Trace};
+use trace::{Event, Events, Fact, Located, Moments, Stop, Trace};
 
 use crate::error::ReplayError;
 use crate::find::Finder;
@@ -25,6 +25,8 @@ pub struct Replay {
     pub(crate) cursor: Cursor,
     /// The search for an execution point that no replay has found yet.
     pub(crate) finder: Option<Finder>,
+    /// How many instructions were searched for points so far.
+    pub(crate) searched: u64,
 }
 
 /// The place in the event stream.
@@ -39,6 +41,8 @@ pub(crate) struct Cursor {
     pub(crate) moment: Moment,
     /// Of these, since the last event, towards the next one.
     pub(crate) ran: u64,
+    /// What the space of the next event's task had counted in branches at the last event.
+    pub(crate) branches: u64,
     pub(crate) last_good: Option<EventId>,
     /// Set when the task that runs next was just stopped at its pc, so that it goes on from there.
     pub(crate) resume: bool,
@@ -79,6 +83,13 @@ impl Replay {
         Self::start(trace, options, events, Some(Members::new(unit)), Some(moments.clone()))
     }
 
+    /// Opens a whole recording of which nothing is known, whatever a counter told.
+    pub(crate) fn open_uncounted(trace: &Trace, options: &Options) -> Result<Self, ReplayError> {
+        let mut replay = Self::start(trace, options, trace.events(), None, None)?;
+        replay.config.branches = Branches::Uncounted;
+        Ok(replay)
+    }
+
     fn start(
         trace: &Trace,
         options: &Options,
@@ -91,7 +102,7 @@ impl Replay {
             mode: options.mode,
             log_bytes: options.log_bytes,
             cpu: options.cpu,
-            branches: Branches::Uncounted,
+            branches: if moments.is_some() { Branches::Uncounted } else { counted(trace) },
             rtm: trace
                 .header()
                 .machine
@@ -106,6 +117,7 @@ impl Replay {
             end: EventId(trace.len()),
             moment: Moment(0),
             ran: 0,
+            branches: 0,
             last_good: None,
             resume: false,
             flags_exact: true,
@@ -120,6 +132,7 @@ impl Replay {
             live: Live::default(),
             cursor,
             finder: None,
+            searched: 0,
         };
         replay.advance()?;
         Ok(replay)
@@ -180,6 +193,11 @@ impl Replay {
         &self.cursor.counts
     }
 
+    /// How many instructions searches for execution points went through so far, for diagnostics.
+    pub fn searched(&self) -> u64 {
+        self.searched
+    }
+
     /// Replaces where to stop. Takes effect in spaces alive and to come.
     pub fn set_stops(&mut self, stops: &Stops) -> Result<(), ReplayError> {
         let at = self.position();
@@ -204,7 +222,14 @@ impl Replay {
             if self.is_reached(until) {
                 return Ok(Stopped::Reached);
             }
-            match self.reach(self.budget(until), observer)? {
+            let reached = match self.reach(self.budget(until), observer) {
+                Err(error) if self.was_led_astray(&error) => {
+                    self.disregard_counts()?;
+                    continue;
+                }
+                reached => reached?,
+            };
+            match reached {
                 // Where the stop's own instruction is the one asked for, it does not happen yet.
                 Reach::Stop if self.is_reached(until) => return Ok(Stopped::Reached),
                 Reach::Stop => {
@@ -288,6 +313,15 @@ impl Replay {
             self.cursor.next = Some((id, event));
             return Ok(());
         }
+    }
+}
+
+/// Which branches to count so that points can be located by their number.
+fn counted(trace: &Trace) -> Branches {
+    match trace.header().machine.located() {
+        Located::State => Branches::Uncounted,
+        Located::Jcc => Branches::Jcc,
+        Located::Branches => Branches::All,
     }
 }
 

@@ -5,9 +5,9 @@
 use std::io;
 use std::path::Path;
 
-use guest::Registers;
+use guest::{EventId, Registers};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
-use trace::{Event, Fact, Stop, Trace};
+use trace::{Event, Fact, Moments, Stop, Trace};
 
 use crate::stub::Stub;
 
@@ -65,12 +65,16 @@ pub fn walk(trace: &Trace, scratch_dir: &Path, visitor: &mut dyn Visitor) -> io:
         .collect::<Result<_, _>>()
         .map_err(io::Error::other)?;
     let mut stub = Stub::start(scratch_dir)?;
+    let moments = Moments::load(trace).map_err(io::Error::other)?;
     let mut count = 0;
     for (at, event) in events.iter().enumerate() {
         if matches!(event.fact, Fact::Spawn(_)) || (at > 0 && matches!(event.fact, Fact::Exec(_))) {
             return Err(io::Error::other("the stepper walks one task and one image"));
         }
-        let event = &run_to(trace, event, &mut count, &mut stub, visitor)?;
+        // Registers alone do not tell an execution point, so it is where a replay says, if it has these registers.
+        let point = moments.as_ref().filter(|_| event.stop == Stop::Point);
+        let point = point.map(|moments| moments.end(EventId(at as u64)).0);
+        let event = &run_to(trace, (event, point), &mut count, &mut stub, visitor)?;
         put_in(trace, event, &mut stub)?;
         visitor.event(count, event, &mut stub);
         let entered = matches!(event.fact, Fact::SyscallEnter(_));
@@ -107,7 +111,7 @@ pub fn decode(stub: &Stub, regs: &Registers) -> Instruction {
 
 fn run_to(
     trace: &Trace,
-    event: &Event,
+    (event, point): (&Event, Option<u64>),
     count: &mut u64,
     stub: &mut Stub,
     visitor: &mut dyn Visitor,
@@ -118,7 +122,7 @@ fn run_to(
     loop {
         let regs = stub.tracee().registers().map_err(io::Error::other)?;
         let instruction = decode(stub, &regs);
-        if ends_at(&regs, &instruction, event.stop) {
+        if ends_at(&regs, &instruction, event.stop) || point == Some(*count) {
             let noted = (event.before.rip, event.before.rax as u32);
             if event.stop == Stop::Buffered && noted != (regs.rip, regs.rax as u32) {
                 return Err(io::Error::other(format!("{noted:x?} was recorded, {:#x} reached", regs.rip)));

@@ -42,6 +42,33 @@ fn record_returns_the_status_of_the_command() {
     assert_eq!((quiet.status.code(), quiet.stderr.len()), (Some(0), 0));
 }
 
+/// What is counted, where nothing but the state was asked for or is there.
+#[test]
+fn a_counter_that_is_asked_for_is_there_or_missed_in_one_line() {
+    let scratch = tempfile::tempdir().unwrap();
+    let run = |which: &str| {
+        let dir = scratch.path().join(which);
+        let recorded =
+            backstory(["record", "--counter", which, "-o"]).arg(&dir).args(["--", "true"]).output().unwrap();
+        let info = backstory(["info", "--json"]).arg(&dir).output().unwrap();
+        let facts = serde_json::from_slice(&info.stdout).unwrap_or(serde_json::Value::Null);
+        (recorded, facts["points"].clone())
+    };
+    let (recorded, points) = run("state");
+    assert_eq!((recorded.status.code(), points), (Some(0), "state".into()));
+    let (auto, (pmu, counted)) = (run("auto"), run("pmu"));
+    assert_eq!(auto.0.status.code(), Some(0));
+    if pmu.status.success() {
+        assert_eq!(auto.1, counted);
+        assert_ne!(counted, "state");
+    } else {
+        let said = String::from_utf8_lossy(&pmu.stderr).into_owned();
+        assert_eq!((pmu.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.starts_with("backstory: no hardware counter can be used: "), "{said}");
+        assert_eq!((auto.1, counted), ("state".into(), serde_json::Value::Null));
+    }
+}
+
 #[test]
 fn recordings_are_listed_described_and_removed() {
     let scratch = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("counter", &["guest", "ptrace"]),
     ("translate", &["guest"]),
     ("granule", &["guest"]),
-    ("recorder", &["guest", "kernel", "trace", "ptrace", "abi", "patch", "buffer"]),
+    ("recorder", &["guest", "kernel", "trace", "ptrace", "abi", "patch", "buffer", "counter"]),
     ("engine", &["guest", "ptrace", "abi", "translate"]),
     ("replayer", &["guest", "kernel", "trace", "engine"]),
     ("timeline", &["guest", "trace", "engine", "replayer"]),

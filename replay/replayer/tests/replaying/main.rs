@@ -4,5 +4,6 @@
 extern crate backstory_replayer as replayer;
 
 mod altered;
+mod counted;
 mod recorded;
 mod whole;

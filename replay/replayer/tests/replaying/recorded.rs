@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use recorder::Options;
-use trace::{Data, Event, Fact, MemWrite, Summary, Trace, TraceWriter};
+use recorder::{CounterChoice, Options};
+use trace::{Data, Event, Fact, Header, MemWrite, Summary, Trace, TraceWriter};
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -16,17 +16,16 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 
 /// Records a command into `scratch`.
 pub(crate) fn record(scratch: &Path, command: &[&str]) -> Trace {
+    record_with(scratch, command, CounterChoice::State)
+}
+
+/// The same, with this counter.
+pub(crate) fn record_with(scratch: &Path, command: &[&str], counter: CounterChoice) -> Trace {
     let output = scratch.join("trace");
     let command = command.iter().map(Into::into).collect();
-    let outcome = recorder::record(&Options {
-        command,
-        output,
-        paranoid: false,
-        linger: None,
-        chaos: None,
-        buffer: false,
-    })
-    .unwrap();
+    let options =
+        Options { command, output, paranoid: false, linger: None, chaos: None, buffer: false, counter };
+    let outcome = recorder::record(&options).unwrap();
     assert_eq!(outcome.refused, None);
     let trace = Trace::open(&outcome.trace).unwrap();
     assert_eq!(trace::check(&trace), []);
@@ -34,8 +33,18 @@ pub(crate) fn record(scratch: &Path, command: &[&str]) -> Trace {
 }
 
 /// A copy of a trace in `dir` with events changed.
-pub(crate) fn altered(trace: &Trace, dir: &Path, mut change: impl FnMut(u64, &mut Event)) -> Trace {
-    let mut writer = TraceWriter::create_with_store(dir, trace.header(), None).unwrap();
+pub(crate) fn altered(trace: &Trace, dir: &Path, change: impl FnMut(u64, &mut Event)) -> Trace {
+    altered_under(trace, trace.header(), dir, change)
+}
+
+/// The same, under another header.
+pub(crate) fn altered_under(
+    trace: &Trace,
+    header: &Header,
+    dir: &Path,
+    mut change: impl FnMut(u64, &mut Event),
+) -> Trace {
+    let mut writer = TraceWriter::create_with_store(dir, header, None).unwrap();
     for (i, kept) in trace.files().iter().enumerate() {
         let path = trace.file_path(guest::FileId(i as u32)).unwrap();
         writer.keep_file(&File::open(path).unwrap(), &kept.path).unwrap();

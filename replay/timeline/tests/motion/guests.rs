@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use recorder::Options;
+use recorder::{CounterChoice, Options};
 use trace::Trace;
 
 /// Calls, a loop, memory written by the program and by the kernel.
@@ -108,6 +108,7 @@ pub(crate) fn record_command(scratch: &Path, command: &[&str]) -> Trace {
         linger: None,
         chaos: None,
         buffer: false,
+        counter: CounterChoice::default(),
     };
     let outcome = recorder::record(&options).unwrap();
     assert_eq!(outcome.refused, None);
