@@ -38,7 +38,7 @@ impl Memory {
     }
 
     /// Writes consecutive runs of `bytes` at many places, in order, by few calls: `pieces` are addresses and lengths that add up
-    /// to `bytes.len()`. Protections count. Fails naming a piece that could not be written.
+    /// to `bytes.len()`. Protections count (unless the thread is gone, as in [`Memory::read_some`]). Fails naming a piece that could not be written.
     pub fn write_pieces(&self, bytes: &[u8], pieces: &[(u64, usize)]) -> Result<(), Unmapped> {
         const MOST: usize = 1024; // IOV_MAX
         let mut from = 0;
@@ -55,7 +55,14 @@ impl Memory {
             let n = unsafe {
                 libc::process_vm_writev(self.tid.0, &local, 1, remote.as_ptr(), remote.len() as u64, 0)
             };
-            if usize::try_from(n) != Ok(len) {
+            if n < 0 && is_gone() {
+                let mut run = run;
+                for &(addr, len) in group {
+                    let (piece, rest) = run.split_at(len);
+                    self.write(GuestAddr(addr), piece)?;
+                    run = rest;
+                }
+            } else if usize::try_from(n) != Ok(len) {
                 let mut left = usize::try_from(n).unwrap_or(0);
                 let failed = group.iter().find(|&&(_, len)| {
                     left.checked_sub(len).is_none_or(|rest| {
@@ -82,14 +89,24 @@ impl Memory {
         done
     }
 
-    /// Reads as much as is readable from `addr` on; returns the number of bytes.
+    /// Reads as much as is readable from `addr` on; returns the number of bytes. Where the thread by which the space was opened has ended and
+    /// others live on in it, page protections are ignored.
     pub fn read_some(&self, addr: GuestAddr, into: &mut [u8]) -> usize {
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let remote = libc::iovec { iov_base: addr.0 as *mut libc::c_void, iov_len: into.len() };
         // SAFETY: `local` describes `into`, which outlives the call; `remote` is only an address in another process.
         let n = unsafe { libc::process_vm_readv(self.tid.0, &local, 1, &remote, 1, 0) };
-        usize::try_from(n).unwrap_or(0)
+        match usize::try_from(n) {
+            Ok(read) => read,
+            Err(_) if is_gone() => self.read_forced(addr, into),
+            Err(_) => 0,
+        }
     }
+}
+
+/// Whether the last call found no thread, though its memory may still be there.
+fn is_gone() -> bool {
+    io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
 impl GuestMemory for Memory {

@@ -6,32 +6,45 @@ use std::process::Command;
 
 use backstory_oracle::stepper::{Visitor, walk};
 use backstory_oracle::stub::Stub;
-use guest::{GuestAddr, Registers};
+use guest::{GuestAddr, Registers, TaskId};
 use iced_x86::{FlowControl, Instruction};
 use recorder::CounterChoice;
 use replayer::{Difference, Moments, Options, Replay, ReplayError, Silent, Stopped, learn};
-use trace::{Event, Fact, Header, Located, Stop, Trace};
+use trace::{Event, Fact, Header, Located, PointInfo, Stop, Trace};
 
 use crate::recorded::{altered_under, record_with, turn};
 
-/// Two threads that go around the same loop, whose registers are the same each time; what counts is in memory. Nothing else branches
-/// conditionally. Each makes a call after every so many rounds.
+/// Three threads that go around the same loop, whose registers are the same each time; what counts is in memory. Nothing else branches
+/// conditionally. Each makes a call after every so many rounds. The first one ends early.
 const SOURCE: &str = r"
 .globl _start, branch
 _start:
+    lea next(%rip), %r13
+    lea 8+left(%rip), %r14
+    lea stack(%rip), %rsi
+    lea second(%rip), %r15
+    jmp clone
+second:
+    lea 16+left(%rip), %r14
+    lea stack-2048(%rip), %rsi
+    lea first(%rip), %r15
+clone:
     mov $56, %eax
     mov $0x50f00, %edi
-    lea stack(%rip), %rsi
     xor %edx, %edx
     xor %r10d, %r10d
     xor %r8d, %r8d
     syscall
-    lea left(%rip), %r14
-    lea 8(%r14), %rdx
+    lea thread(%rip), %rdx
     test %eax, %eax
-    cmovz %rdx, %r14
+    cmovz %rdx, %r15
+    jmp *%r15
+first:
+    lea left(%rip), %r14
+    mov $1, %r12d
+    jmp again
+thread:
     mov $3, %r12d
-    lea next(%rip), %r13
 again:
     movq $8000, (%r14)
 loop:
@@ -51,7 +64,7 @@ done:
 next: .quad done, again, again
 .bss
 common: .skip 8
-left: .skip 16
+left: .skip 24
 .skip 4096
 stack:
 ";
@@ -65,7 +78,7 @@ fn assembled(dir: &Path, text: &str) -> String {
     program.to_str().unwrap().to_owned()
 }
 
-/// The program of two threads, and where its branch is.
+/// The program of three threads, and where its branch is.
 fn build(dir: &Path) -> (String, GuestAddr) {
     let program = assembled(dir, SOURCE);
     let symbols = Command::new("nm").arg(&program).output().unwrap();
@@ -75,13 +88,13 @@ fn build(dir: &Path) -> (String, GuestAddr) {
     (program, GuestAddr(branch))
 }
 
-fn points(trace: &Trace) -> Vec<Option<u64>> {
+fn points(trace: &Trace) -> Vec<(TaskId, PointInfo)> {
     let events = trace.events().map(|item| item.unwrap().1);
-    let branches = |event: Event| match event.fact {
-        Fact::Point(info) => Some(info.branches),
+    let info = |event: Event| match event.fact {
+        Fact::Point(info) => Some((event.task, *info)),
         _ => None,
     };
-    events.filter_map(branches).collect()
+    events.filter_map(info).collect()
 }
 
 /// What a first replay finds, and how many instructions it searched.
@@ -105,7 +118,12 @@ fn a_count_ends_slices_and_leads_to_points() {
     let (program, branch) = build(scratch.path());
     let trace = record_with(scratch.path(), &[&program], CounterChoice::Executions(branch));
     assert_eq!(trace.header().machine.located(), Located::Branches);
-    let counts: Vec<u64> = points(&trace).into_iter().map(Option::unwrap).collect();
+    let points = points(&trace);
+    // Also where the thread that its process is named by is gone.
+    let last_of_first = points.iter().rposition(|(task, _)| *task == TaskId(0)).unwrap();
+    assert!(points.len() - last_of_first > 20);
+    assert!(points.iter().all(|(_, info)| !info.key.is_empty() && !info.pages.is_empty()));
+    let counts: Vec<u64> = points.iter().map(|(_, info)| info.branches.unwrap()).collect();
     assert!(counts.len() > 20, "only {} points", counts.len());
     // A breakpoint counts before its instruction, and its signal comes before the next one.
     assert!(counts.iter().all(|count| *count <= 501), "{counts:?}");

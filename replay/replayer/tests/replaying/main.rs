@@ -5,5 +5,6 @@ extern crate backstory_replayer as replayer;
 
 mod altered;
 mod counted;
+mod preempted;
 mod recorded;
 mod whole;
