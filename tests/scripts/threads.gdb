@@ -55,8 +55,9 @@ continue
 #> New value = 3
 #> take_turn (who=0)
 continue
-#> Thread 3 hit Hardware watchpoint
+#> hit Hardware watchpoint
 #> New value = 4
+#> take_turn (who=1)
 delete
 continue
 #> received signal SIGUSR1
