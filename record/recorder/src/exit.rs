@@ -13,7 +13,8 @@ use crate::{point, shared};
 /// At `PTRACE_EVENT_EXIT`: the task is about to go, its memory still there.
 pub(crate) fn on_exit(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
     let status = stopped.event_message()? as i32;
-    let located = task.pending.is_some() || task.dying != 0 || point::at_death(core, task, &stopped)?;
+    let in_call = task.pending.is_some() || task.cut_short;
+    let located = in_call || task.dying != 0 || point::at_death(core, task, &stopped)?;
     if task.pending.take().is_some() {
         task.space.count_call(-1);
     }

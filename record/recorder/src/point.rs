@@ -1,6 +1,8 @@
 //! Execution points: what is noted of a task that was stopped at an arbitrary instruction, so that a replay can find that
 //! instruction by its state.
 
+use std::time::Instant;
+
 use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers, XState};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use ptrace::{HostTid, Report, Stopped};
@@ -92,9 +94,12 @@ pub(crate) fn capture(
     regs: Registers,
     signal: i32,
 ) -> Result<Stopped, StopError> {
+    let begun = Instant::now();
     let stopped = track(task, stopped)?;
     let written = written(core, task, &stopped)?;
+    let pages = written.pages.len();
     write(core, task, (regs, signal), written)?;
+    tracing::debug!(micros = begun.elapsed().as_micros(), pages, "took a point");
     Ok(stopped)
 }
 

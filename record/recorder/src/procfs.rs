@@ -131,6 +131,19 @@ fn stat_field(tid: HostTid, index: usize) -> Option<String> {
     rest.split(' ').nth(index).map(str::to_owned)
 }
 
+/// How a task is to be ranked among those that could run, the lowest first: by its nice value, real-time policies before and idle ones
+/// after all of these.
+pub(crate) fn rank(tid: HostTid) -> i32 {
+    const NICE: usize = 16;
+    const POLICY: usize = 38;
+    let number = |index| stat_field(tid, index).and_then(|field| field.parse().ok());
+    match number(POLICY) {
+        Some(libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE) => -100,
+        Some(libc::SCHED_IDLE) => 100,
+        _ => number(NICE).unwrap_or(0),
+    }
+}
+
 /// The parent process, 0 if it cannot be told.
 pub(crate) fn parent(tid: HostTid) -> i32 {
     stat_field(tid, 1).and_then(|field| field.parse().ok()).unwrap_or(0)

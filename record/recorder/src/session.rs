@@ -112,6 +112,8 @@ pub(crate) struct Session {
     pub(crate) turn: Option<(HostTid, u32)>,
     /// Who had it last.
     pub(crate) last: HostTid,
+    /// How often it was given.
+    pub(crate) turns: u32,
     /// Who was reported last: if it can be resumed, nothing has happened to it since.
     pub(crate) reported: Option<HostTid>,
     pub(crate) seen_tick: u32,
@@ -207,6 +209,7 @@ impl Session {
             ready: BTreeSet::new(),
             turn: None,
             last: first,
+            turns: 0,
             reported: None,
             seen_tick: 0,
             zombies: BTreeSet::new(),

@@ -100,6 +100,7 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     child.by_vfork = by_vfork;
     child.run = run;
     child.creator = task.host;
+    child.rank = task.rank;
     child.deaf_to_stops = if has(libc::CLONE_SIGHAND) {
         Rc::clone(&task.deaf_to_stops)
     } else {

@@ -24,7 +24,11 @@ const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
 const CLONE: u32 = kernel::number("clone");
 const RT_SIGACTION: u32 = kernel::number("rt_sigaction");
 const RT_SIGPROCMASK: u32 = kernel::number("rt_sigprocmask");
+const SCHED_SETATTR: u32 = kernel::number("sched_setattr");
+const SCHED_SETPARAM: u32 = kernel::number("sched_setparam");
+const SCHED_SETSCHEDULER: u32 = kernel::number("sched_setscheduler");
 const SCHED_YIELD: u32 = kernel::number("sched_yield");
+const SETPRIORITY: u32 = kernel::number("setpriority");
 const SET_TID_ADDRESS: u32 = kernel::number("set_tid_address");
 
 /// Restart codes that a tracer sees in rax (`linux/errno.h`).
@@ -184,7 +188,13 @@ fn new_segv_action(task: &Task, nr: u32, args: &[u64; 6]) -> Option<[u8; 32]> {
 }
 
 /// A system call returned.
-pub(crate) fn on_exit(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
+pub(crate) fn on_exit(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+    let next = returned(core, task, stopped);
+    task.cut_short = next.is_err();
+    next
+}
+
+fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
     let Some(pending) = task.pending.take() else {
         return Err(StopError::bug("a system call returned that was never made".into()));
     };
@@ -374,6 +384,7 @@ fn follow(
             }
         }
         SCHED_YIELD => task.yields = true,
+        SETPRIORITY | SCHED_SETPARAM | SCHED_SETSCHEDULER | SCHED_SETATTR => task.ranks_anew = true,
         SET_TID_ADDRESS => task.clear_tid = GuestAddr(call.args[0]),
         _ => {}
     }

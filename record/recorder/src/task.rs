@@ -282,6 +282,8 @@ pub(crate) struct Task {
     pub(crate) exiting: Option<Exiting>,
     /// Its last event is an execution point: the registers alone do not tell whether it ran since.
     pub(crate) at_point: bool,
+    /// It was killed while the return from its call was seen to, which no event tells of.
+    pub(crate) cut_short: bool,
     /// It was told to stop (`PTRACE_INTERRUPT`).
     pub(crate) interrupted: bool,
     /// It was stopped after it had run code of its own, and no event tells where: it goes on before others run.
@@ -290,6 +292,10 @@ pub(crate) struct Task {
     pub(crate) halt: Halt,
     /// It asked for others to run (`sched_yield`).
     pub(crate) yields: bool,
+    /// Its place among those that could run, the lowest first.
+    pub(crate) rank: i32,
+    /// It changed its or another's priority.
+    pub(crate) ranks_anew: bool,
     /// The tick at which it was last resumed.
     pub(crate) resumed: u32,
     /// Where a breakpoint of ours lies, past an instruction that repeats itself: it is not interrupted before it gets there.
@@ -377,10 +383,13 @@ impl Task {
             exiting: None,
             at_point: false,
             unmoved: true,
+            cut_short: false,
             interrupted: false,
             adrift: false,
             halt: Halt::No,
             yields: false,
+            rank: 0,
+            ranks_anew: false,
             resumed: 0,
             runs_to: None,
             cpu_nanos: 0,

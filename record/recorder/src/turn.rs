@@ -12,6 +12,9 @@ use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
 use crate::{buffer, point, procfs, ptracing, signal};
 
+/// One in so many turns goes around without regard to priorities, so that what a task of low priority holds up comes about.
+const REGARDLESS: u32 = 8;
+
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
     pub(crate) fn take_turns(&mut self) -> Result<(), RecordError> {
@@ -31,6 +34,9 @@ impl Session {
 
     fn pass_turn(&mut self, now: u32) -> Result<(), RecordError> {
         if let Some((tid, since)) = self.turn {
+            if self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.ranks_anew)) {
+                self.rank_anew();
+            }
             let gone = !self.tasks.contains_key(&tid);
             let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
             // What it has just mapped may be what another runs on.
@@ -176,7 +182,12 @@ impl Session {
     /// Who gets the turn.
     fn pick(&mut self) -> Option<HostTid> {
         if self.chaos.is_none() {
-            return self.next_ready();
+            self.turns = self.turns.wrapping_add(1);
+            return if self.turns.is_multiple_of(REGARDLESS) {
+                self.next_ready()
+            } else {
+                self.next_by_rank()
+            };
         }
         let able = self.ready.iter().copied().filter(|tid| self.may_run(*tid)).collect();
         self.chaos.as_mut()?.choose(&able)
@@ -189,8 +200,24 @@ impl Session {
 
     /// The next task to get the turn, in a circle.
     pub(crate) fn next_ready(&self) -> Option<HostTid> {
+        self.circle().find(|tid| self.may_run(*tid))
+    }
+
+    /// The same among those of the highest priority.
+    fn next_by_rank(&self) -> Option<HostTid> {
+        let rank = |tid: &HostTid| self.tasks.get(tid).map(|task| task.rank);
+        // The first of equals.
+        self.circle().filter(|tid| self.may_run(*tid)).min_by_key(rank)
+    }
+
+    fn circle(&self) -> impl Iterator<Item = HostTid> {
         let after = self.ready.range((Excluded(self.last), Unbounded));
-        after.chain(&self.ready).copied().find(|tid| self.may_run(*tid))
+        after.chain(&self.ready).copied()
+    }
+
+    /// Asks the kernel for everybody's priority.
+    fn rank_anew(&mut self) {
+        self.tasks.values_mut().for_each(|task| task.rank = procfs::rank(task.host));
     }
 
     /// A task that shares memory runs only while no other of its kind does, and none stands where no event tells of.

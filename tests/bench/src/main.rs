@@ -1,10 +1,14 @@
 //! Prints the project's figures: recording, replaying and indexing against a native run, side by side in one run.
 //!
-//! usage: `cargo run --release -p backstory-bench [-- [--record] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
+//! usage: `cargo run --release -p backstory-bench [-- [--record | --threads] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
 //! of CPU time (user and system, of every process involved), the smallest of the runs. `trace KiB` is both streams, `kept KiB`
 //! the kept files and pieces, which recordings share; `rec MiB` the recorder's own resident set. With `--record` nothing is replayed.
+//! With `--threads`, programs with threads and signals instead, against native runs on one processor: what recording them costs;
+//! execution points, what taking one takes at the median (also without 2 us for each page that was written), and the share of all of
+//! them; the first replay, which searches, against a later one.
 
 mod measure;
+mod threads;
 mod workloads;
 
 use std::path::{Path, PathBuf};
@@ -42,15 +46,16 @@ struct Indexed {
 }
 
 fn main() -> ExitCode {
-    let (mut runs, mut replays) = (3, true);
+    let (mut runs, mut replays, mut threads) = (3, true, false);
     let mut only = Vec::new();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--runs" => runs = args.next().and_then(|n| n.parse().ok()).unwrap_or(runs),
             "--record" => replays = false,
+            "--threads" => threads = true,
             "--help" | "-h" => {
-                println!("usage: backstory-bench [--record] [--runs N] [WORKLOAD...]");
+                println!("usage: backstory-bench [--record | --threads] [--runs N] [WORKLOAD...]");
                 return ExitCode::SUCCESS;
             }
             name => only.push(name.to_owned()),
@@ -61,7 +66,11 @@ fn main() -> ExitCode {
         eprintln!("backstory-bench: {} is missing: run `cargo build --release` first", binary.display());
         return ExitCode::from(2);
     }
-    match bench(&binary, runs, replays, &only) {
+    let done = match threads {
+        true => tempfile::tempdir().and_then(|scratch| threads::print(&binary, scratch.path(), runs)),
+        false => bench(&binary, runs, replays, &only),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("backstory-bench: {error}");

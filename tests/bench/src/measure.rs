@@ -42,14 +42,18 @@ pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::R
         Some(path) => Stdio::from(File::open(path)?),
         None => Stdio::null(),
     };
+    finish(Command::new(&command[0]).stdin(stdin), command, dir).map(|(usage, _)| usage)
+}
+
+/// The same with a log, by Backstory's filter for it. What was written to standard error is returned.
+pub(crate) fn run_logged(command: &[String], dir: &Path, filter: &str) -> io::Result<(Usage, String)> {
+    finish(Command::new(&command[0]).stdin(Stdio::null()).env("BACKSTORY_LOG", filter), command, dir)
+}
+
+fn finish(prepared: &mut Command, command: &[String], dir: &Path) -> io::Result<(Usage, String)> {
     let start = Instant::now();
-    let child = Command::new(&command[0])
-        .args(&command[1..])
-        .current_dir(dir)
-        .stdin(stdin)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()?;
+    let child =
+        prepared.args(&command[1..]).current_dir(dir).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let (mut status, pid) = (0, child.id() as i32);
     let (ended, over) = channel();
     let looking = std::thread::spawn(move || own_peak(pid as u32, &over));
@@ -76,12 +80,13 @@ pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::R
         )));
     }
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
-    Ok(Usage {
+    let usage = Usage {
         cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
         wall: start.elapsed().as_secs_f64(),
         peak_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
         own_rss_kib,
-    })
+    };
+    Ok((usage, text))
 }
 
 /// The median elapsed time in seconds.
