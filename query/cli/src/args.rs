@@ -104,7 +104,7 @@ pub(crate) struct Record {
     #[arg(long, value_name = "S")]
     pub(crate) linger: Option<u64>,
     /// Let programs make system calls without a stop where that can be
-    #[arg(long, hide = true, overrides_with = "buffer")]
+    #[arg(long, hide = true, overrides_with = "buffer", conflicts_with = "counter")]
     pub(crate) buffer: bool,
     /// Do not say where the recording went
     #[arg(short, long)]

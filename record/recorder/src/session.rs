@@ -143,7 +143,8 @@ pub(crate) struct Session {
 pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, RecordError> {
     let pinned = affinity::pin()?;
     let started = Instant::now();
-    let counting = Counting::choose(options.counter)?;
+    // What makes calls without a stop has branches of its own.
+    let counting = if options.buffer { None } else { Counting::choose(options.counter)? };
     let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
     let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
