@@ -60,12 +60,12 @@ fn signals_at_any_instruction() {
 
 #[test]
 fn what_the_processor_chose_to_save() {
-    assert_eq!(check("saved_state", 0, 20), "saved\n");
+    assert_eq!(check("saved_state", 0, 5), "saved\n");
 }
 
 #[test]
 fn a_loop_that_keeps_its_registers() {
-    assert_eq!(check("same_registers", 0, 20), "counted\n");
+    assert_eq!(check("same_registers", 0, 5), "counted\n");
 }
 
 #[test]

@@ -20,7 +20,7 @@ int main(void)
 {
     struct sigaction action = {.sa_handler = on_alarm};
     sigaction(SIGALRM, &action, NULL);
-    struct itimerval often = {{0, 2000}, {0, 2000}};
+    struct itimerval often = {{0, 5000}, {0, 5000}};
     setitimer(ITIMER_REAL, &often, NULL);
     __asm__ volatile("1: incq %0; cmpq %2, %1; jl 1b" : "+m"(turns), "+m"(signals) : "i"(SIGNALS) : "cc", "memory");
     int rising = 1;
