@@ -32,7 +32,8 @@ fn check_with(options: &[&str], program: &str, code: i32, least_points: usize) -
     let guest = programs::build_file(&source, scratch.path());
     let trace = scratch.path().join("trace");
     let recorded = recorder_with(options, &trace).arg(&guest).output().unwrap();
-    assert_eq!(shell_code(&recorded), code, "{program} {options:?}: {}", text(&recorded.stderr));
+    let told = text(&[&recorded.stdout[..], &recorded.stderr].concat());
+    assert_eq!(shell_code(&recorded), code, "{program} {options:?}: {told}");
     succeed(&["check"], &trace, program);
     let events = text(&succeed(&["dump"], &trace, program).stdout);
     let points = events.lines().filter(|line| line.contains(" point (")).count();
