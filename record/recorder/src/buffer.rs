@@ -158,27 +158,24 @@ pub(crate) fn at_entry(task: &Task, stopped: &mut Stopped, regs: Registers) -> R
         memory.write(GuestAddr(HEAD), &0u32.to_le_bytes())?;
         inside.taken = 0;
     }
-    let regs = outside(task, regs)?;
-    if let Some(regs) = regs.1 {
-        stopped.set_registers(&regs)?;
-    }
-    Ok(regs.0)
+    let Some(seen) = outside(task, &regs)? else { return Ok(regs) };
+    stopped.set_registers(&seen)?;
+    Ok(seen)
 }
 
-/// The registers of a call that the buffer did not make as if the program's own instruction made it; whether these are others.
-fn outside(task: &Task, regs: Registers) -> Result<(Registers, Option<Registers>), StopError> {
+/// The registers of a call that the buffer did not make as if the program's own instruction made it; `None` of other calls.
+fn outside(task: &Task, regs: &Registers) -> Result<Option<Registers>, StopError> {
     if regs.rip != buffer::traced_return() {
-        return Ok((regs, None));
+        return Ok(None);
     }
     let descriptor = task.space.memory.read_u64(GuestAddr(SITE))?;
     let after = task.space.memory.read_u64(GuestAddr(descriptor))?;
-    let seen = Registers { rip: after, rcx: after, ..regs };
-    Ok((seen, Some(seen)))
+    Ok(Some(Registers { rip: after, rcx: after, ..*regs }))
 }
 
 /// The registers of a task that was killed on its way into a call that the buffer did not make; `None` where it stood elsewhere in it.
 pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Registers> {
-    outside(task, *regs).ok()?.1
+    outside(task, regs).ok()?
 }
 
 /// Where a task comes out that stands in memory of ours, or on its way there; `None` where it does not.

@@ -11,6 +11,7 @@
 //! - `cpuid`: what it answers, and trapping it
 //! - `tsc`: the recording thread traps what is trapped in tracees
 //! - `session`: the main loop: what was reported, by whom, and what follows
+//! - `borrowed`: descriptors of other processes
 //! - `turn`: who runs, who waits
 //! - `task`: tasks and spaces
 //! - `stop`: what handling a stop comes to
@@ -36,6 +37,7 @@
 mod affinity;
 mod answer;
 mod api;
+mod borrowed;
 mod bpf;
 mod buffer;
 mod chaos;

@@ -1,15 +1,16 @@
 //! Which pages of a space were written since they were last asked for, by asynchronous write protection (`userfaultfd(2)` and
 //! `PAGEMAP_SCAN`). Where the kernel or a container forbids it, all writable memory counts as written.
-#![expect(unsafe_code, reason = "ioctl(2), pidfd_open(2) and pidfd_getfd(2)")]
+#![expect(unsafe_code, reason = "ioctl(2)")]
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE};
 use ptrace::{HostTid, Stopped};
 
 use crate::api::RecordError;
+use crate::borrowed;
 use crate::exec;
 use crate::procfs;
 use crate::stop::StopError;
@@ -200,17 +201,7 @@ fn userfaultfd(mut stopped: Stopped, process: HostTid) -> Result<(Option<OwnedFd
 }
 
 fn fetch(process: HostTid, fd: i32) -> io::Result<OwnedFd> {
-    let own = |result: i64| {
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just made this descriptor for this process; nobody else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
-    };
-    // SAFETY: both calls take numbers only.
-    let pidfd = own(unsafe { libc::syscall(libc::SYS_pidfd_open, process.0, 0) })?;
-    // SAFETY: as above.
-    own(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
+    borrowed::descriptor(&borrowed::handle(process)?, fd)
 }
 
 fn enable(fd: &OwnedFd) -> io::Result<()> {

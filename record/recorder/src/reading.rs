@@ -1,17 +1,16 @@
 //! Which file a call read from, and where: what it put into memory is then kept as that file's. Only a name for the bytes: whether they
 //! are what was kept of that place before is seen when they are compared.
-#![expect(unsafe_code, reason = "pidfd_getfd(2)")]
 
 use std::fs::{self, File};
 use std::io::{self, Seek};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use kernel::{Call, FilePlace};
 use ptrace::HostTid;
 use trace::SourceFile;
 
-use crate::procfs;
+use crate::{borrowed, procfs};
 
 /// Shorter reads are not looked at.
 pub(crate) const SHORTEST: u64 = 4096;
@@ -41,28 +40,14 @@ impl Looking {
     fn borrowed(&mut self, process: HostTid, fd: i32) -> io::Result<File> {
         if let Some((last, pidfd)) = &self.process
             && *last == process
-            && let Ok(file) = get_fd(pidfd, fd)
+            && let Ok(file) = borrowed::descriptor(pidfd, fd)
         {
-            return Ok(file);
+            return Ok(file.into());
         }
-        // SAFETY: pidfd_open takes numbers only.
-        let pidfd = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, process.0, 0) })?;
-        let file = get_fd(&pidfd, fd);
+        let pidfd = borrowed::handle(process)?;
+        let file = borrowed::descriptor(&pidfd, fd);
         self.process = Some((process, pidfd));
-        file
-    }
-}
-
-fn get_fd(pidfd: &OwnedFd, fd: i32) -> io::Result<File> {
-    // SAFETY: pidfd_getfd takes numbers only.
-    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) }).map(File::from)
-}
-
-fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
-    match i32::try_from(result) {
-        // SAFETY: the kernel has just made this descriptor for us alone.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
+        file.map(File::from)
     }
 }
 
@@ -87,6 +72,7 @@ fn regular(meta: &fs::Metadata) -> Option<SourceFile> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
 
     use super::*;
 

@@ -342,9 +342,7 @@ impl Session {
     /// What a task noted since its last stop comes before what follows.
     pub(crate) fn drain(&mut self, tid: HostTid) -> Result<(), RecordError> {
         match self.tasks.get_mut(&tid) {
-            Some(task) if task.pending.is_none() && matches!(task.run, Run::Running) => {
-                buffer::drain(&mut self.core.sink, task)
-            }
+            Some(task) if task.runs_own_code() => buffer::drain(&mut self.core.sink, task),
             _ => Ok(()),
         }
     }
@@ -539,7 +537,7 @@ impl Session {
         let waiting = self.ready.iter().any(|tid| !self.may_run(*tid));
         for task in self.tasks.values_mut() {
             let late = task.held.iter().any(|held| now.wrapping_sub(held.since) >= HOLD);
-            let runs = task.pending.is_none() && matches!(task.run, Run::Running) && task.runs_to.is_none();
+            let runs = task.runs_own_code() && task.runs_to.is_none();
             if late && runs || waiting && task.holds_up(slice, now) {
                 point::interrupt(task);
             }

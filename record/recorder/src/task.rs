@@ -336,6 +336,11 @@ impl Task {
         uses && self.space.is_shared() && matches!(self.run, Run::Running)
     }
 
+    /// Whether it runs code of its own, for all that was reported.
+    pub(crate) fn runs_own_code(&self) -> bool {
+        self.pending.is_none() && matches!(self.run, Run::Running)
+    }
+
     /// Whether a few of its instructions may be run one by one: it shares memory, and nothing waits to be delivered.
     pub(crate) fn can_be_stepped(&self) -> bool {
         let free = self.pending.is_none() && self.exiting.is_none() && self.runs_to.is_none();

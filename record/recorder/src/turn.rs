@@ -66,8 +66,7 @@ impl Session {
         }
         self.drain(former)?;
         if let Some(task) = self.tasks.get(&former)
-            && task.pending.is_none()
-            && matches!(task.run, Run::Running)
+            && task.runs_own_code()
         {
             buffer::allow(&task.space, false);
         }

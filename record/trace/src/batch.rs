@@ -13,20 +13,20 @@ const INLINE: usize = 64;
 
 /// The events of `bytes`, which lie at `offset` in the payload stream. Ends after a problem.
 pub(crate) fn events(
-    (task, space): (TaskId, SpaceId),
+    of: (TaskId, SpaceId),
     offset: u64,
     bytes: &[u8],
 ) -> impl Iterator<Item = Result<Event, Problem>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let rest = bytes.get(at..).filter(|rest| !rest.is_empty())?;
-        let Some((call, start, len)) = first(rest) else {
+        let offset = offset + at as u64;
+        let Some((event, len)) = take_first(of, offset, rest) else {
             at = bytes.len();
-            return Some(Err(Problem::Calls { offset: offset + (bytes.len() - rest.len()) as u64 }));
+            return Some(Err(Problem::Calls { offset }));
         };
-        let wrote = offset + (at + start) as u64;
         at += len;
-        Some(Ok(event(task, space, &call, wrote)))
+        Some(Ok(event))
     })
 }
 
