@@ -19,7 +19,7 @@ static void *work(void *arg) {
     while (here < 2)
         ;
     while (progress[me] < 1000) {
-        for (volatile int i = 0; i < 100000; i++)
+        for (volatile int i = 0; i < 1000000; i++)
             ;
         progress[me]++;
     }
