@@ -51,6 +51,7 @@ mod filter;
 mod follow;
 mod foreign;
 mod header;
+mod ignored;
 mod image;
 mod launch;
 mod machine;

@@ -228,6 +228,7 @@ pub(crate) fn deny(
         new_action: None,
         emulated: None,
         filters: Part::Denied(denial),
+        mask: None,
         snapshot: None,
     });
     let ending = |ends| Registers { orig_rax: u64::from(ends as u32), rip: abi::SYSCALL_RETURN, ..regs };

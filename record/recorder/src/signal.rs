@@ -49,7 +49,7 @@ pub(crate) fn blocks_segv(mask: u64) -> bool {
     mask & bit(libc::SIGSEGV) != 0
 }
 
-fn bit(signal: i32) -> u64 {
+pub(crate) fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 

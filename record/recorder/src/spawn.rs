@@ -106,6 +106,11 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     } else {
         Rc::new(task.deaf_to_stops.as_ref().clone())
     };
+    child.ignored = if has(libc::CLONE_SIGHAND) {
+        Rc::clone(&task.ignored)
+    } else {
+        Rc::new(task.ignored.as_ref().clone())
+    };
     child.segv = task.segv.inherited(has(libc::CLONE_SIGHAND));
     child.sandbox = task.sandbox.inherited(has(libc::CLONE_THREAD));
     if has(libc::CLONE_CHILD_CLEARTID) {

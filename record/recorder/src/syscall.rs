@@ -16,8 +16,8 @@ use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
-    answer, buffer, foreign, image, memmap, output, paranoid, programs, reading, seccomp, shared, signal,
-    trap,
+    answer, buffer, foreign, ignored, image, memmap, output, paranoid, programs, reading, seccomp, shared,
+    signal, trap,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -128,6 +128,11 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         // Likewise.
         stopped.set_registers(&with_args(regs, scratch.args))?;
     }
+    let mask = if emulated.is_none() && !ignored::has_own_mask(effect_nr, &effect_args) {
+        ignored::block(task, &mut stopped, class)?
+    } else {
+        None
+    };
     task.space.count_call(1);
     task.pending = Some(Pending {
         call,
@@ -138,6 +143,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         new_action: new_segv_action(task, nr, &args),
         emulated,
         filters,
+        mask,
         // A vfork child writes its parent's memory; that is its own doing.
         // Nor can what other threads do meanwhile be told from the call's effects.
         snapshot: (core.paranoid && class != Class::Spawn && !task.space.is_shared())
@@ -199,6 +205,9 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
         return Err(StopError::bug("a system call returned that was never made".into()));
     };
     task.space.count_call(-1);
+    if let Some(mask) = pending.mask {
+        stopped.set_signal_mask(mask)?;
+    }
     let (nr, args) = pending.made;
     if let seccomp::Part::Denied(denial) = pending.filters {
         return seccomp::on_exit(core, task, stopped, (nr, args), denial);
@@ -377,6 +386,9 @@ fn follow(
                 task.segv.action.set(action);
             }
             let [signal, action, ..] = call.args;
+            if action != 0 {
+                task.ignored.acted(&task.space.memory, signal, GuestAddr(action));
+            }
             if signal == libc::SIGCHLD as u64 && action != 0 {
                 // `struct sigaction` of the kernel: the handler, the flags.
                 let flags = task.space.memory.read_u64(GuestAddr(action).wrapping_add(8)).unwrap_or(0);

@@ -12,6 +12,7 @@ use crate::answer::Guise;
 use crate::buffer::Buffer;
 use crate::count::Count;
 use crate::follow::Follower;
+use crate::ignored::Ignored;
 use crate::pages::Tracker;
 use crate::ptracing::Traced;
 use crate::scratch::{Plan, Pool};
@@ -185,6 +186,8 @@ pub(crate) struct Pending {
     /// The result it gets without being made.
     pub(crate) emulated: Option<i64>,
     pub(crate) filters: seccomp::Part,
+    /// What it had blocked, if more is blocked for the time of the call.
+    pub(crate) mask: Option<u64>,
     /// All writable memory at entry, where that is compared.
     pub(crate) snapshot: Option<crate::paranoid::Snapshot>,
 }
@@ -270,6 +273,8 @@ pub(crate) struct Task {
     pub(crate) segv: SegvShadow,
     /// Whether its process does not want to hear of stops of its children (`SA_NOCLDSTOP`).
     pub(crate) deaf_to_stops: Rc<Cell<bool>>,
+    /// The signals that its process ignores.
+    pub(crate) ignored: Rc<Ignored>,
     /// What it believes of itself.
     pub(crate) guise: Guise,
     /// What it has forbidden itself.
@@ -381,6 +386,7 @@ impl Task {
             restart: None,
             segv: SegvShadow::default(),
             deaf_to_stops: Rc::default(),
+            ignored: Rc::default(),
             guise,
             sandbox: Rc::default(),
             dying: 0,

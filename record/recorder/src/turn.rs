@@ -2,8 +2,9 @@
 
 use std::io;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::rc::Rc;
 
-use ptrace::{HostTid, PtraceEvent, Report, Stopped, Waited};
+use ptrace::{HostTid, PtraceEvent, Report, Running, Stopped, Waited};
 
 use crate::api::RecordError;
 use crate::chaos::Chaos;
@@ -37,6 +38,7 @@ impl Session {
             if self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.ranks_anew)) {
                 self.rank_anew();
             }
+            self.hear_again(tid);
             let gone = !self.tasks.contains_key(&tid);
             let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
             // What it has just mapped may be what another runs on.
@@ -217,6 +219,20 @@ impl Session {
     /// Asks the kernel for everybody's priority.
     fn rank_anew(&mut self) {
         self.tasks.values_mut().for_each(|task| task.rank = procfs::rank(task.host));
+    }
+
+    /// Where a process no longer ignores a signal, it shall interrupt also the calls that wait already: they are made again.
+    fn hear_again(&self, tid: HostTid) {
+        let Some(task) = self.tasks.get(&tid).filter(|task| task.ignored.take_fewer()) else { return };
+        let deaf = |other: &&Task| {
+            let blocks = other.pending.as_ref().is_some_and(|pending| pending.mask.is_some());
+            Rc::ptr_eq(&other.ignored, &task.ignored) && blocks && matches!(other.run, Run::Running)
+        };
+        for other in self.tasks.values().filter(deaf) {
+            if let Err(gone) = Running::assume(other.host).interrupt() {
+                tracing::debug!(%gone, "told a task to listen that is gone");
+            }
+        }
     }
 
     /// A task that shares memory runs only while no other of its kind does, and none stands where no event tells of.
