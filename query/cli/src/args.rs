@@ -296,7 +296,8 @@ pub(crate) struct Check {
 pub(crate) const DUMP: &str = "\
 One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. STOP is \
 what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`), `fault`, `point` \
-(an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
+(an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), `int 0x80` (one of the \
+32-bit table), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
 `syscall` (whole), `syscall enter` and `syscall leave`, `spawn`, `answered`, `signal`, `exit` or `point`.
 
 With --verbose lines with four spaces before them follow: changes of the address space (`map FROM-TO PROT zero|file N offset X \

@@ -47,6 +47,7 @@ fn stop(stop: Stop) -> &'static str {
         Stop::Fault => "fault",
         Stop::Point => "point",
         Stop::Buffered => "buffered",
+        Stop::Narrow => "int 0x80",
     }
 }
 
@@ -172,6 +173,7 @@ mod tests {
             Stop::Fault,
             Stop::Point,
             Stop::Buffered,
+            Stop::Narrow,
         ];
         for word in all.map(stop) {
             assert!(crate::args::DUMP.contains(&format!("`{word}`")), "{word} is not documented");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::narrow;
 use crate::requests::{self, Requests};
 use crate::row::{Answer, Class, Effect, MapCall, Support};
 use crate::table;
@@ -63,6 +64,7 @@ pub fn coverage() -> String {
     for table in requests::ALL {
         request_table(&mut page, table);
     }
+    narrow_table(&mut page);
     page
 }
 
@@ -85,6 +87,18 @@ fn request_table(page: &mut String, table: &Requests) {
         let by_hand = by_hand(request.effect);
         let support = support(request.support);
         line(page, &format!("| {:#x} | {} | {class}{by_hand} | {support} |", request.value, request.name));
+    }
+}
+
+fn narrow_table(page: &mut String) {
+    line(page, "\n## int 0x80\n");
+    line(
+        page,
+        "Calls of the 32-bit table that a 64-bit program can make, and what they are recorded as. Others are refused by number.\n",
+    );
+    line(page, "| number | call |\n|---|---|");
+    for call in narrow::CALLS {
+        line(page, &format!("| {} | {} |", call.nr, table::name(call.twin).unwrap_or("?")));
     }
 }
 

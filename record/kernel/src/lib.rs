@@ -36,6 +36,7 @@
 //! - `errno`, `signal`, `flags`: names
 //! - `structs`: sizes of structures
 //! - `inside`: calls that may be made without a stop
+//! - `narrow`: the calls of `int 0x80`, and what they are here
 //! - `filter`: what the seccomp filter stops
 //! - `format`: calls as people read them
 //! - `coverage`: the page that says what is supported
@@ -53,6 +54,7 @@ mod format;
 mod inside;
 #[cfg(test)]
 mod memory;
+mod narrow;
 mod reading;
 mod requests;
 mod row;
@@ -70,6 +72,7 @@ pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
 pub use format::format_call;
 pub use inside::{Form, Good, Inside, Wrote, inside};
+pub use narrow::{Narrow, narrow};
 pub use reading::{FilePlace, reads_file};
 pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest, ptrace_request};
 pub use row::{

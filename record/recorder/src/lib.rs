@@ -15,6 +15,7 @@
 //! - `turn`: who runs, who waits
 //! - `task`: tasks and spaces
 //! - `stop`: what handling a stop comes to
+//! - `narrow`: system calls by `int 0x80`, up to where they are like others
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `reading`: which file a call read from
 //! - `buffer`: calls made without a stop
@@ -56,6 +57,7 @@ mod image;
 mod launch;
 mod machine;
 mod memmap;
+mod narrow;
 mod output;
 mod pages;
 mod paranoid;

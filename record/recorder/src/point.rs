@@ -348,7 +348,12 @@ pub(crate) fn step(task: &Task, mut stopped: Stopped, steps: u64) -> Result<(Sto
         let instruction = Decoder::with_ip(64, &code[..read], regs.rip, DecoderOptions::NONE).decode();
         let tells = matches!(
             instruction.mnemonic(),
-            Mnemonic::Pushfq | Mnemonic::Pushf | Mnemonic::Popfq | Mnemonic::Popf | Mnemonic::Syscall
+            Mnemonic::Pushfq
+                | Mnemonic::Pushf
+                | Mnemonic::Popfq
+                | Mnemonic::Popf
+                | Mnemonic::Syscall
+                | Mnemonic::Int
         );
         if tells || instruction.is_invalid() || is_repeated(&instruction) {
             return Ok((stopped, false));

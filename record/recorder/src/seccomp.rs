@@ -14,7 +14,7 @@ use seccompiler::sock_filter;
 use trace::SyscallInfo;
 
 use crate::bpf::{CallData, Program};
-use crate::filter::{AUDIT_ARCH_X86_64, Ends};
+use crate::filter::{AUDIT_ARCH_I386, AUDIT_ARCH_X86_64, Ends};
 use crate::scratch::Plan;
 use crate::session::Core;
 use crate::sink::Ended;
@@ -182,6 +182,12 @@ pub(crate) fn denial(task: &Task, regs: &Registers) -> Option<Denial> {
     (!(may_be_ours(nr, args[0]) && by_default())).then_some(denial)
 }
 
+/// Whether a task's filters do anything but let a call of the 32-bit table be made.
+pub(crate) fn denies_narrow(task: &Task, nr: u32, pointer: u64, args: &[u64; 6]) -> bool {
+    let data = CallData::new(nr, AUDIT_ARCH_I386, pointer, args);
+    task.sandbox.mode() == STRICT || task.sandbox.denial(&data).is_some()
+}
+
 /// The number of no call.
 const NO_CALL: u32 = 0x3fff_ff00;
 
@@ -226,6 +232,7 @@ pub(crate) fn deny(
         alone: false,
         made: (nr, args),
         new_action: None,
+        narrow: None,
         emulated: None,
         filters: Part::Denied(denial),
         mask: None,

@@ -13,7 +13,7 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{buffer, exec, filter, image, point, procfs, ptracing, seccomp, syscall, trap};
+use crate::{buffer, exec, image, narrow, point, procfs, ptracing, seccomp, syscall, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub(crate) fn on_signal(
         ptracing::stepped(task);
         return Ok(next);
     }
-    refuse_foreign_call(signal, &info)?;
+    narrow::refuse_trapped(signal, &info)?;
     if signal == libc::SIGSYS && si_code(&info) == SYS_USER_DISPATCH && task.pending.is_none() {
         dispatched(core, task, &regs)?;
     }
@@ -215,21 +215,6 @@ const SI_KERNEL: i32 = 0x80;
 
 fn fact(signo: i32, info: &[u8; 128], action: SignalAction) -> Fact {
     Fact::Signal(Box::new(SignalInfo { signo, siginfo: info.to_vec(), action }))
-}
-
-/// `int 0x80`: our filter answers with a SIGSYS of its own data.
-fn refuse_foreign_call(signal: i32, info: &[u8; 128]) -> Result<(), StopError> {
-    const AUDIT_ARCH_I386: [u8; 4] = 0x4000_0003u32.to_le_bytes();
-    let data = info_word(info, 4);
-    let ours = signal == libc::SIGSYS
-        && si_code(info) == seccomp::SYS_SECCOMP
-        && info[28..32] == AUDIT_ARCH_I386
-        && data == i32::from(filter::FOREIGN_CALL);
-    if !ours {
-        return Ok(());
-    }
-    let nr = info_word(info, 24);
-    Err(StopError::Refused(format!("int 0x80 (32-bit system call {nr}) is not supported")))
 }
 
 pub(crate) fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers) -> Place {

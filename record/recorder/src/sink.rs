@@ -8,6 +8,7 @@ use trace::{Event, Fact, MapOp, MemWrite, Stop, SyscallInfo, TraceWriter, WriteE
 struct Begun {
     task: TaskId,
     space: SpaceId,
+    stop: Stop,
     before: Registers,
     info: SyscallInfo,
 }
@@ -35,7 +36,18 @@ impl Sink {
 
     /// A task entered a system call. Nothing is written until it returns, or something else happens first.
     pub(crate) fn begin(&mut self, task: TaskId, space: SpaceId, before: Registers, info: SyscallInfo) {
-        self.begun.push(Begun { task, space, before, info });
+        self.begun.push(Begun { task, space, stop: Stop::Syscall, before, info });
+    }
+
+    /// The same by `int 0x80`.
+    pub(crate) fn begin_narrow(
+        &mut self,
+        task: TaskId,
+        space: SpaceId,
+        before: Registers,
+        info: SyscallInfo,
+    ) {
+        self.begun.push(Begun { task, space, stop: Stop::Narrow, before, info });
     }
 
     /// Writes the entry of the task's system call if that is not in the trace yet, after those that began before it: what
@@ -48,9 +60,9 @@ impl Sink {
     }
 
     fn announce_at(&mut self, at: usize) -> Result<(), WriteError> {
-        let Begun { task, space, before, info } = self.begun.remove(at);
+        let Begun { task, space, stop, before, info } = self.begun.remove(at);
         let entered = Event::in_place(task, space, before, Fact::SyscallEnter(info));
-        self.writer.event(&Event { stop: Stop::Syscall, ..entered }).map(drop)
+        self.writer.event(&Event { stop, ..entered }).map(drop)
     }
 
     /// The task's system call returned. `entered` are its registers when it was announced, used if it was.
@@ -63,14 +75,11 @@ impl Sink {
     ) -> Result<EventId, WriteError> {
         let Ended { info, after, xstate, maps, writes } = ended;
         // One event for the whole call, if no other began since: that one's task may have seen what led to this call.
-        let whole = self.begun.last().is_some_and(|begun| begun.task == task);
-        if whole {
-            self.begun.pop();
-        }
+        let whole = self.begun.pop_if(|begun| begun.task == task);
         self.announce_all()?;
         let (stop, fact) = match whole {
-            true => (Stop::Syscall, Fact::Syscall(info)),
-            false => (Stop::None, Fact::SyscallLeave(info)),
+            Some(begun) => (begun.stop, Fact::Syscall(info)),
+            None => (Stop::None, Fact::SyscallLeave(info)),
         };
         self.writer.event(&Event { task, space, stop, before: entered, after, xstate, maps, writes, fact })
     }

@@ -16,8 +16,8 @@ use crate::sink::Ended;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
-    answer, buffer, foreign, ignored, image, memmap, output, paranoid, programs, reading, seccomp, shared,
-    signal, trap,
+    answer, buffer, foreign, ignored, image, memmap, narrow, output, paranoid, programs, reading, seccomp,
+    shared, signal, trap,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -51,6 +51,9 @@ pub(crate) fn at_instruction(regs: &Registers) -> Registers {
 /// A system call is about to be made.
 pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
     let regs = stopped.registers()?;
+    if narrow::is_at(&stopped, &regs)? {
+        return narrow::on_entry(core, task, stopped, &regs);
+    }
     let regs = buffer::at_entry(task, &mut stopped, regs)?;
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;
@@ -140,6 +143,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         writes,
         alone: kernel::needs_space(class, nr, &args, &space.memory),
         made: (nr, args),
+        narrow: None,
         new_action: new_segv_action(task, nr, &args),
         emulated,
         filters,
@@ -165,6 +169,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
 
 /// A task was killed between a `syscall` instruction and the stop at its entry.
 pub(crate) fn never_made(core: &mut Core, task: &mut Task, regs: &Registers) -> Result<(), StopError> {
+    if narrow::never_made(core, task, regs) {
+        return Ok(core.sink.announce(task.id)?);
+    }
     let (nr, args) = (regs.orig_rax as u32, regs.syscall_args());
     let before = at_instruction(regs);
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
@@ -216,7 +223,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     if pending.class == Class::SignalReturn {
         return on_sigreturn(core, task, stopped, regs, nr, args);
     }
-    if regs.syscall_args() != args {
+    if pending.narrow.is_none() && regs.syscall_args() != args {
         // It was made with others.
         regs = with_args(regs, args);
         stopped.set_registers(&regs)?;
@@ -242,7 +249,10 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     let done = matches!(pending.class, Class::Answer(_) | Class::Trace | Class::Plain | Class::MayBlock);
     let refused = pending.emulated.is_some() && !done;
     ptracing::authentic_in_memory(core, task, &call)?;
-    let ranges = if refused { Vec::new() } else { effects(&call, &task.space.memory)? };
+    let mut ranges = if refused { Vec::new() } else { effects(&call, &task.space.memory)? };
+    if let Some(narrow) = pending.narrow {
+        ranges = narrow.effects(ranges);
+    }
     let Changes { maps: mut late, mut writes } = follow::caught_up(core, task)?;
     let mut maps = task.space.owed.take();
     maps.append(&mut late);
@@ -269,7 +279,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     maps.extend(changed.maps);
     writes.extend(changed.writes);
     let (stream, crc) = output::of_call(core, task, &call)?;
-    let after = going_on(&regs, nr, result);
+    let after = going_on(&regs, pending.narrow.map_or(nr, |narrow| narrow.nr), result);
     task.restart = (result == ERESTART_RESTARTBLOCK)
         .then_some(Restart { call: (call.nr, call.args), writes: pending.writes });
     if pending.class == Class::Restrict && pending.emulated.is_none() {
@@ -280,7 +290,9 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.goes_on(after, regs);
-    let stopped = if after == outside_calls(&regs) {
+    let stopped = if pending.narrow.is_some() {
+        stopped
+    } else if after == outside_calls(&regs) {
         buffer::after_call(core, task, stopped, (nr, args), &regs)?
     } else {
         buffer::goes_on_at(task, after.rip);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
-use kernel::{Call, Class};
+use kernel::{Call, Class, Narrow};
 use ptrace::{HostTid, Memory, Report, Stopped};
 use trace::MapOp;
 
@@ -176,6 +176,8 @@ pub(crate) struct Pending {
     pub(crate) call: Call,
     /// Number and arguments as the guest made it.
     pub(crate) made: (u32, [u64; 6]),
+    /// What it was by `int 0x80`; the rest is its twin's.
+    pub(crate) narrow: Option<&'static Narrow>,
     pub(crate) class: Class,
     /// Where it writes.
     pub(crate) writes: Plan,

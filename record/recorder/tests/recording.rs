@@ -221,8 +221,16 @@ fn cpuid_is_answered_where_it_traps() {
 #[test]
 fn what_is_not_supported_ends_the_recording_by_name() {
     let old_call =
-        program("int main(void) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(20)); }", 137);
-    assert!(old_call.outcome.refused.expect("a refusal").contains("int 0x80"));
+        program("int main(void) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"a\"(243)); }", 137);
+    assert!(old_call.outcome.refused.expect("a refusal").contains("int 0x80 (32-bit system call 243)"));
+    let disguised = program(
+        "int main(void) {
+             int r;
+             __asm__ volatile(\"lea 1f(%%rip), %%rcx; pushfq; pop %%r11; int $0x80; 1:\" : \"=a\"(r) : \"a\"(20) : \"rcx\", \"r11\");
+         }",
+        137,
+    );
+    assert!(disguised.outcome.refused.expect("a refusal").contains("ecx"));
 }
 
 #[test]

@@ -102,6 +102,8 @@ enum WireStop {
     Buffered,
     /// A point so many branches after the task's previous event. Since version 1.4.
     PointAfter(u64),
+    /// Since version 1.5.
+    Narrow,
 }
 
 impl WireStop {
@@ -114,6 +116,7 @@ impl WireStop {
             (Stop::Point, Fact::Point(info)) => info.branches.map_or(Self::Point, Self::PointAfter),
             (Stop::Point, _) => Self::Point,
             (Stop::Buffered, _) => Self::Buffered,
+            (Stop::Narrow, _) => Self::Narrow,
         }
     }
 
@@ -126,6 +129,7 @@ impl WireStop {
             Self::Fault => Stop::Fault,
             Self::Point => Stop::Point,
             Self::Buffered => Stop::Buffered,
+            Self::Narrow => Stop::Narrow,
             Self::PointAfter(branches) => match fact {
                 Fact::Point(info) => {
                     info.branches = Some(branches);

@@ -130,7 +130,9 @@ pub(crate) fn check_alone(event: &Event, bounds: Bounds<'_>) -> Result<(), Probl
             return Err(Problem::Siginfo { len: info.siginfo.len() });
         }
         Fact::Exec(_) if event.maps.first() != Some(&MapOp::UnmapAll) => return Err(Problem::ExecMaps),
-        Fact::Syscall(info) | Fact::SyscallEnter(info) if info.nr != event.before.rax as u32 => {
+        Fact::Syscall(info) | Fact::SyscallEnter(info)
+            if event.stop != Stop::Narrow && info.nr != event.before.rax as u32 =>
+        {
             return Err(Problem::SyscallNumber { found: info.nr, expected: event.before.rax as u32 });
         }
         _ => {}
@@ -146,8 +148,8 @@ pub(crate) fn check_alone(event: &Event, bounds: Bounds<'_>) -> Result<(), Probl
 fn check_stop(event: &Event) -> Result<(), Problem> {
     let fits = match &event.fact {
         Fact::Exec(_) | Fact::SyscallLeave(_) | Fact::Spawn(_) | Fact::Exit(_) => event.stop == Stop::None,
-        Fact::Syscall(_) => matches!(event.stop, Stop::Syscall | Stop::Buffered),
-        Fact::SyscallEnter(_) => event.stop == Stop::Syscall,
+        Fact::Syscall(_) => matches!(event.stop, Stop::Syscall | Stop::Buffered | Stop::Narrow),
+        Fact::SyscallEnter(_) => matches!(event.stop, Stop::Syscall | Stop::Narrow),
         Fact::Instruction => matches!(event.stop, Stop::Instruction(_)),
         Fact::Signal(_) => matches!(event.stop, Stop::None | Stop::Fault),
         Fact::Point(_) => event.stop == Stop::Point,

@@ -49,6 +49,7 @@ fn normal(regs: &Registers, stop: Stop, exact_flags: bool) -> Registers {
     match stop {
         // The kernel looks at the low half of the number only, and that is what is recorded.
         Stop::Syscall | Stop::Buffered => (out.rcx, out.r11, out.rax) = (0, 0, out.rax & 0xffff_ffff),
+        Stop::Narrow => out.rax &= 0xffff_ffff,
         Stop::Fault if !exact_flags => out.eflags &= !ARITHMETIC,
         _ => {}
     }

@@ -31,7 +31,12 @@ impl Replay {
         let (id, task, stop) = (*id, event.task, event.stop);
         match stop {
             Stop::None => return Ok(Reach::Stop),
-            Stop::Point | Stop::Syscall | Stop::Buffered | Stop::Instruction(_) | Stop::Fault => {}
+            Stop::Point
+            | Stop::Syscall
+            | Stop::Buffered
+            | Stop::Narrow
+            | Stop::Instruction(_)
+            | Stop::Fault => {}
         }
         let searching = stop == Stop::Point && self.moments.is_none();
         if searching {
@@ -146,9 +151,12 @@ impl Replay {
     fn judge(&self, task: TaskId, stop: Stop, exit: Exit) -> Result<(), ReplayError> {
         let actual_pc = self.live.registers(task).map_or(GuestAddr(0), |regs| regs.pc());
         let what = match (stop, exit) {
-            (Stop::Syscall | Stop::Buffered, Exit::Syscall) | (Stop::Fault, Exit::Fault(_)) => return Ok(()),
+            (Stop::Syscall | Stop::Buffered | Stop::Narrow, Exit::Syscall)
+            | (Stop::Fault, Exit::Fault(_)) => return Ok(()),
             // A call of the vsyscall page with a bad pointer, or of a kernel that has no such page.
             (Stop::Fault, Exit::Syscall) if actual_pc.is_vsyscall_entry() => return Ok(()),
+            // An `int 0x80` where the kernel makes no such calls.
+            (Stop::Fault, Exit::Syscall) if Some(actual_pc) == self.expected_pc() => return Ok(()),
             (Stop::Instruction(want), Exit::Instruction(kind)) if trapped(kind) == want => return Ok(()),
             // An instruction that the translator refuses, but that only ever faulted: the fault is recorded.
             (Stop::Fault, Exit::Unsupported { pc, .. }) if Some(pc) == self.expected_pc() => return Ok(()),

@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     /// `stos`
     Fill,
     Syscall,
+    /// `int n`: of 0x80, a system call.
+    Interrupt,
     Special(Special),
     Raises(Signal),
     State(StateImage),
@@ -73,6 +75,7 @@ pub fn classify(code: Code) -> Class {
         | Kind::Return => Class::Branch,
         Kind::Move | Kind::Fill => Class::String,
         Kind::Syscall
+        | Kind::Interrupt
         | Kind::Special(_)
         | Kind::Raises(_)
         | Kind::State(_)
@@ -140,6 +143,7 @@ fn branch_of(code: Code) -> Option<Kind> {
 fn special_of(code: Code) -> Option<Kind> {
     Some(match code.mnemonic() {
         Mnemonic::Syscall => Kind::Syscall,
+        Mnemonic::Int => Kind::Interrupt,
         Mnemonic::Movsb | Mnemonic::Movsw | Mnemonic::Movsq => Kind::Move,
         Mnemonic::Movsd if code == Code::Movsd_m32_m32 => Kind::Move,
         Mnemonic::Stosb | Mnemonic::Stosw | Mnemonic::Stosd | Mnemonic::Stosq => Kind::Fill,
@@ -182,8 +186,8 @@ fn is_refused(mnemonic: Mnemonic) -> bool {
     use Mnemonic as M;
     matches!(
         mnemonic,
-        // Interrupts (`int 0x80` is the 32-bit system call), other system calls, hypervisors, enclaves.
-        M::Int | M::Into | M::Bound | M::Sysenter | M::Sysexit | M::Sysret | M::Sysexitq | M::Sysretq | M::Getsec | M::Getsecq
+        // Interrupts, other system calls, hypervisors, enclaves.
+        M::Into | M::Bound | M::Sysenter | M::Sysexit | M::Sysret | M::Sysexitq | M::Sysretq | M::Getsec | M::Getsecq
             | M::Encls | M::Enclu | M::Enclv | M::Tdcall | M::Seamret | M::Seamops | M::Seamcall | M::Pconfig | M::Smint | M::Dmint
             | M::Rsm | M::Loadall | M::Storeall | M::Altinst | M::Undoc | M::Skinit
             // Segment loads, and looks at descriptor tables and selectors.
@@ -229,7 +233,7 @@ mod tests {
             (Code::Jrcxz_rel8_64, Class::Branch),
             (Code::Retnq_imm16, Class::Branch),
             (Code::Retfq, Class::Refuse),
-            (Code::Int_imm8, Class::Refuse),
+            (Code::Int_imm8, Class::Emulate),
             (Code::Movsd_m32_m32, Class::String),
             (Code::Movsd_xmm_xmmm64, Class::Copy),
             (Code::Syscall, Class::Emulate),

@@ -344,7 +344,8 @@ impl<'a> Reader<'a> {
         let len = instr.len();
         match kind {
             Kind::Refuse => return unsupported(pc, name_of(&instr)),
-            Kind::Syscall => return Found::Stop(ExitKind::Syscall, len as u64),
+            Kind::Interrupt if instr.immediate8() != 0x80 => return unsupported(pc, name_of(&instr)),
+            Kind::Syscall | Kind::Interrupt => return Found::Stop(ExitKind::Syscall, len as u64),
             Kind::Special(special) => return Found::Stop(ExitKind::Special(special), len as u64),
             Kind::Raises(signal) => return Found::Stop(ExitKind::Raises(signal), len as u64),
             // Outside a transaction, and there is no inside, `xend` is a general protection fault.

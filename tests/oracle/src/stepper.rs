@@ -50,11 +50,17 @@ fn ends_at(regs: &Registers, instruction: &Instruction, stop: Stop) -> bool {
         return true;
     }
     let by_code = match stop {
-        Stop::Syscall | Stop::Buffered => instruction.code() == Code::Syscall,
+        Stop::Syscall | Stop::Buffered | Stop::Narrow => is_call(instruction),
         Stop::Instruction(_) => matches!(instruction.code(), Code::Rdtsc | Code::Rdtscp | Code::Cpuid),
         Stop::Fault | Stop::None | Stop::Point => false,
     };
     by_code && regs.rip == instruction.ip()
+}
+
+/// Whether an instruction makes a system call.
+fn is_call(instruction: &Instruction) -> bool {
+    instruction.code() == Code::Syscall
+        || instruction.code() == Code::Int_imm8 && instruction.immediate8() == 0x80
 }
 
 /// Walks a recording whose only task never spawns or execs again, telling `visitor` of each step.
@@ -135,7 +141,7 @@ fn run_to(
             *count += 1;
             continue;
         }
-        if matches!(instruction.code(), Code::Syscall | Code::Rdtsc | Code::Rdtscp | Code::Cpuid) {
+        if is_call(&instruction) || matches!(instruction.code(), Code::Rdtsc | Code::Rdtscp | Code::Cpuid) {
             let what = format!(
                 "{:?} at {:#x} after {count} instructions has no event",
                 instruction.code(),

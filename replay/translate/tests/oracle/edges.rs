@@ -70,6 +70,7 @@ fn blocks_end_before_breakpoints() {
 fn what_is_not_run_is_named() {
     for (code, kind) in [
         (&[0x0F, 0x05][..], ExitKind::Syscall),
+        (&[0xCD, 0x80], ExitKind::Syscall),
         (&[0x0F, 0x31], ExitKind::Special(Special::Rdtsc)),
         (&[0x0F, 0x01, 0xF9], ExitKind::Special(Special::Rdtscp)),
         (&[0x0F, 0xA2], ExitKind::Special(Special::Cpuid)),
@@ -83,7 +84,7 @@ fn what_is_not_run_is_named() {
         assert_eq!(found.sources[0].len(), code.len() as u64);
     }
     for (code, name) in [
-        (&[0xCD, 0x80][..], "int_imm8"),
+        (&[0xCD, 0x81][..], "int_imm8"),
         (&[0xCB], "retfd"),
         (&[0x66, 0xC3], "prefix"),
         (&[0x8E, 0xE0], "mov_sreg"),
