@@ -35,6 +35,9 @@ impl Session {
                 Run::Ready(stopped, _) => Run::Traced(stopped),
                 other => other,
             };
+            if self.turn.is_some_and(|(holder, _)| holder == tid) {
+                self.turn = None;
+            }
             return self.show(tid);
         }
         if let Some(traced) = &task.tracing
