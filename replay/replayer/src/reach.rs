@@ -109,6 +109,11 @@ impl Replay {
                     if left == Some(0) {
                         return Ok(Reach::Budget);
                     }
+                    // A run that begins at a candidate passes it.
+                    let here = self.live.registers(task).map(|regs| regs.pc());
+                    if searching && self.lead() == 0 && here == self.expected_pc() && self.is_point()? {
+                        return Ok(Reach::Stop);
+                    }
                     if let Some(pc) = self.arrived_at_breakpoint(task) {
                         return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
                     }
