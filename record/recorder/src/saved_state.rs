@@ -2,20 +2,12 @@
 //! and is written, is up to the processor (Intel SDM, volume 1, 13.6): on AMD's of family 25 it was seen to change when the kernel
 //! switches tasks. No replay can know it, so where a program was stopped anywhere, what such images hold is in the recording.
 
-use guest::{GuestAddr, GuestRange, PAGE_SIZE, XState};
+use guest::{COMPACTED, GuestAddr, GuestRange, IMAGE_HEADER, PAGE_SIZE, XState, image_len};
 
-/// The XSAVE header lies behind the legacy area.
-const HEADER: u64 = 512;
-/// The header's own bytes.
-const HEADER_LEN: u64 = 64;
 /// Images are aligned.
 const ALIGN: usize = 64;
-/// Set in the header's second word, which lists the components of a compacted image.
-const COMPACTED: u64 = 1 << 63;
 /// Where the kernel notes in an image which components the system has (`struct _fpx_sw_bytes`).
 const FEATURES: std::ops::Range<usize> = 464..472;
-/// Bytes of the components from number 2 on, in a compacted image (Intel SDM, volume 1, 13.5).
-const COMPONENTS: [u64; 8] = [256, 64, 64, 64, 512, 1024, 128, 8];
 
 /// The components that the system has, as the kernel notes them in a task's extended state.
 pub(crate) fn features(state: &XState) -> u64 {
@@ -31,11 +23,9 @@ pub(crate) fn images(page: GuestAddr, bytes: &[u8], features: u64) -> Vec<GuestR
         let (Some(used), Some(layout)) = (word(at), word(at + 8)) else { break };
         let components = layout & !COMPACTED;
         let fits = layout & COMPACTED != 0 && components & !features == 0 && used & !components == 0;
-        let start = (page.0 + at as u64).wrapping_sub(HEADER);
+        let start = (page.0 + at as u64).wrapping_sub(IMAGE_HEADER as u64);
         if fits && components != 0 && start >= PAGE_SIZE {
-            let extended = |(i, size): (usize, &u64)| if components >> (i + 2) & 1 == 1 { *size } else { 0 };
-            let extended: u64 = COMPONENTS.iter().enumerate().map(extended).sum();
-            found.push(GuestRange::new(GuestAddr(start), HEADER + HEADER_LEN + extended));
+            found.push(GuestRange::new(GuestAddr(start), image_len(layout) as u64));
         }
     }
     found

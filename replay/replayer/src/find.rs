@@ -1,7 +1,7 @@
 //! Execution points: recorded by state, found by the first replay as the one instruction at which the running task has that state.
 
 use engine::{Branches, Search, Space};
-use guest::{EventId, GuestAddr, GuestMemory, PAGE_SIZE};
+use guest::{EventId, GuestAddr, GuestMemory, IMAGE_HEADER, PAGE_SIZE, image_parts};
 use trace::{Event, Fact, PointInfo, Stop, Trace};
 
 use crate::compare::differences;
@@ -34,7 +34,7 @@ pub(crate) struct Finder {
     begun: u64,
     /// Instructions after which it is too late.
     limit: u64,
-    /// What the event will write.
+    /// Register images in memory, as they were recorded.
     images: Vec<(GuestAddr, Vec<u8>)>,
 }
 
@@ -62,9 +62,41 @@ impl Finder {
         Ok(Self { event: id, words: Vec::new(), refuted: 0, page: 0, begun, limit, images })
     }
 
-    /// Puts over `bytes`, which lie at `start`, what the event will write there.
-    fn overlay(&self, start: GuestAddr, bytes: &mut [u8]) {
+    /// What of the recorded register images the processor may have left otherwise in a space: which components it found in use, and
+    /// those of which one side has the initial values. What has come to lie over an image since is not excused, for it tells one
+    /// instruction from another.
+    fn excused(&self, space: &Space) -> Vec<(GuestAddr, &[u8])> {
+        const IN_USE: std::ops::Range<usize> = IMAGE_HEADER..IMAGE_HEADER + 8;
+        const LAYOUT: usize = IMAGE_HEADER + 8;
+        let mut excused = Vec::new();
         for (addr, image) in &self.images {
+            let mut here = vec![0; image.len()];
+            let Some((header, _)) = image.get(LAYOUT..).and_then(<[u8]>::split_first_chunk) else { continue };
+            if space.read(*addr, &mut here).is_err() {
+                continue;
+            }
+            let mut add = |part: std::ops::Range<usize>| {
+                excused.extend(
+                    image.get(part.clone()).map(|bytes| (addr.wrapping_add(part.start as u64), bytes)),
+                );
+            };
+            add(IN_USE);
+            let initial = |bytes: &[u8], part: &std::ops::Range<usize>| {
+                bytes.get(part.clone()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
+            };
+            for (number, part) in image_parts(u64::from_le_bytes(*header)) {
+                // Initial x87 registers are not all 0.
+                if number == 0 || initial(image, &part) || initial(&here, &part) {
+                    add(part);
+                }
+            }
+        }
+        excused
+    }
+
+    /// Puts over `bytes`, which lie at `start`, what is excused there.
+    fn overlay(excused: &[(GuestAddr, &[u8])], start: GuestAddr, bytes: &mut [u8]) {
+        for (addr, image) in excused {
             let from = start.0.max(addr.0);
             let to = (start.0 + bytes.len() as u64).min(addr.0 + image.len() as u64);
             if from < to {
@@ -77,13 +109,14 @@ impl Finder {
 
     /// Judges the present state of a space against the point.
     fn judge(&mut self, space: &Space, info: &PointInfo) -> Result<Verdict, engine::HostError> {
+        let excused = self.excused(space);
         for piece in &info.key {
             let mut here = vec![0; piece.bytes.len()];
             if space.read(piece.addr, &mut here).is_err() {
                 tracing::debug!(event = %self.event, addr = %piece.addr, "a candidate has no memory there");
                 return Ok(Verdict::Other);
             }
-            self.overlay(piece.addr, &mut here);
+            Self::overlay(&excused, piece.addr, &mut here);
             let words = piece.bytes.as_chunks::<8>().0.iter().zip(here.as_chunks::<8>().0);
             if let Some(at) = words.into_iter().position(|(want, have)| want != have) {
                 let value = u64::from_le_bytes(piece.bytes.as_chunks::<8>().0[at]);
@@ -101,7 +134,7 @@ impl Finder {
             let sum = info.pages[at];
             let start = GuestAddr(sum.page * PAGE_SIZE);
             let readable = space.read(start, &mut bytes).is_ok();
-            self.overlay(start, &mut bytes);
+            Self::overlay(&excused, start, &mut bytes);
             if !readable || crc32fast::hash(&bytes) != sum.crc {
                 tracing::debug!(
                     event = %self.event,

@@ -64,6 +64,24 @@ fn what_the_processor_chose_to_save() {
     assert_eq!(check("saved_state", 0, 5), "saved\n");
 }
 
+/// A point is no earlier place of which only what lies over an image tells it: the loop retires three instructions each time around.
+#[test]
+fn what_lies_over_an_image_that_was_left_behind() {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = programs::folder().join("points/left_behind.c");
+    let guest = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    let recorded = recorder_with(&[], &trace).arg(&guest).output().unwrap();
+    assert_eq!(shell_code(&recorded), 0, "{}", text(&recorded.stderr));
+    succeed(&["replay"], &trace, "replay");
+    let facts = text(&succeed(&["info"], &trace, "info").stdout);
+    let line = facts.lines().find(|line| line.starts_with("instructions")).unwrap();
+    let digits: String = line.chars().filter(char::is_ascii_digit).collect();
+    let counted: u64 = digits.parse().unwrap();
+    let has_loop = std::is_x86_feature_detected!("avx");
+    assert!(!has_loop || (600_000_000..600_500_000).contains(&counted), "{line}");
+}
+
 #[test]
 fn a_loop_that_keeps_its_registers() {
     assert_eq!(check("same_registers", 0, 5), "counted\n");
