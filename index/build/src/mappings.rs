@@ -59,6 +59,7 @@ impl Mappings {
                     self.put(MappingRow { mapped_by: event, mapped_at: moment, ..row });
                 }
             }
+            MapOp::Rewrite { .. } => {}
         }
     }
 

@@ -124,6 +124,10 @@ fn change(trace: &Trace, op: &MapOp) -> String {
             format!("remap {} to {}{}", bounds(from), bounds(to), if *keep { " keep" } else { "" })
         }
         MapOp::Discard { range } => format!("discard {}", bounds(range)),
+        MapOp::Rewrite { addr, shown, own } => {
+            let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            format!("rewrite {addr} {} for {}", hex(shown), hex(own))
+        }
     }
 }
 

@@ -66,7 +66,7 @@ fn apply(names: &mut Names, op: &MapOp) {
                 }
             }
         }
-        MapOp::Protect { .. } | MapOp::Discard { .. } => {}
+        MapOp::Protect { .. } | MapOp::Discard { .. } | MapOp::Rewrite { .. } => {}
     }
 }
 

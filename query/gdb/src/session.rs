@@ -199,7 +199,8 @@ impl Session {
 
     /// Reads memory of the process shown: as many bytes as there are from `addr` on.
     pub(crate) fn read(&self, addr: GuestAddr, into: &mut [u8]) -> usize {
-        let Some(memory) = self.timeline.memory(self.shown.space) else { return 0 };
+        let Some(space) = self.timeline.memory(self.shown.space) else { return 0 };
+        let memory = space.own();
         match memory.read(addr, into) {
             Ok(()) => into.len(),
             Err(hole) => {

@@ -20,9 +20,10 @@ use abi::buffer::{
     CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, RING, RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE,
     STUBS, Size, TRIED, WRITTEN_LEN,
 };
-use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
+use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
 use kernel::{Class, Good, Inside, Wrote};
 use ptrace::Stopped;
+use trace::{Event, Fact, MapOp, TracedInfo};
 
 use crate::api::RecordError;
 use crate::exec;
@@ -66,6 +67,8 @@ pub(crate) struct Buffer {
     refused: HashSet<u64>,
     /// Descriptors, as far as they were met.
     files: BTreeMap<u32, Known>,
+    /// An instruction is to be rewritten, which takes what is not mapped yet.
+    wanted: bool,
     /// Once it is mapped.
     inside: Option<Box<Mapped>>,
 }
@@ -197,26 +200,19 @@ pub(crate) fn way_out(task: &Task, regs: &Registers) -> Option<u64> {
     memory.read_u64(GuestAddr(descriptor + RESUME)).ok()
 }
 
-/// A task goes on at a pc to which nothing but the kernel leads: at a call that is made again, or where a handler returns to.
-pub(crate) fn goes_on_at(task: &Task, pc: u64) {
+/// A task goes on at a pc to which nothing but the kernel leads: at a call that is made again, or where a handler returns to. What is put
+/// back for that.
+pub(crate) fn goes_on_at(task: &Task, pc: u64) -> Vec<MapOp> {
     let mut buffer = task.space.buffer.borrow_mut();
-    if let Some(inside) = &mut buffer.inside
-        && let Some(site) = sites::uncover(&task.space.memory, inside, pc)
-    {
-        buffer.refused.insert(site);
-    }
+    let uncovered = buffer.inside.as_mut().and_then(|inside| sites::uncover(&task.space.memory, inside, pc));
+    let Some((site, ops)) = uncovered else { return Vec::new() };
+    buffer.refused.insert(site);
+    ops
 }
 
 /// Where a call that is to be stopped at can be made from instead of by an instruction that may be rewritten.
 pub(crate) fn traced_call(task: &Task) -> Option<u64> {
     task.space.buffer.borrow().inside.is_some().then(|| buffer::traced_return() - INSTRUCTION)
-}
-
-/// Puts into bytes that were read at an address what was there before instructions were rewritten.
-pub(crate) fn overlay(space: &Space, at: u64, bytes: &mut [u8]) {
-    if let Some(inside) = &space.buffer.borrow().inside {
-        inside.sites.values().for_each(|site| site.overlay(at, bytes));
-    }
 }
 
 /// Lets a space's calls be made without a stop, or not.
@@ -231,16 +227,42 @@ pub(crate) fn allow(space: &Space, go: bool) {
     }
 }
 
-/// From now on every call of a space stops.
+/// From now on every call of a space stops. Its own instructions are put back where an event will tell of that: now if all of its tasks are
+/// in calls, else at the next one that a task of it makes, or when a tracer asks for something.
 pub(crate) fn turn_off(space: &Space) {
-    {
-        let mut buffer = space.buffer.borrow_mut();
-        buffer.off = true;
-        if let Some(inside) = &mut buffer.inside {
-            sites::put_back(&space.memory, inside, None);
-        }
-    }
+    space.buffer.borrow_mut().off = true;
     allow(space, false);
+    if space.in_call() {
+        put_back_owing(space);
+    }
+}
+
+/// Puts back the instructions of a space that is turned off, which belongs to the next return from a call there.
+fn put_back_owing(space: &Space) {
+    let ops = put_back(space);
+    space.owed.borrow_mut().extend(ops);
+}
+
+fn put_back(space: &Space) -> Vec<MapOp> {
+    let mut buffer = space.buffer.borrow_mut();
+    let off = buffer.off;
+    let inside = buffer.inside.as_mut().filter(|inside| off && !inside.sites.is_empty());
+    inside.map_or_else(Vec::new, |inside| sites::put_back(&space.memory, inside, None))
+}
+
+/// A tracer asks for something of a task that is held for it.
+pub(crate) fn before_request(core: &mut Core, tracer: TaskId, task: &Task) -> Result<(), StopError> {
+    if task.pending.is_some() {
+        put_back_owing(&task.space);
+        return Ok(());
+    }
+    let maps = put_back(&task.space);
+    if !maps.is_empty() {
+        let fact = Fact::Traced(TracedInfo { tracer, request: None });
+        let event = Event::in_place(task.id, task.space.id, task.after, fact);
+        core.sink.event(&Event { maps, ..event })?;
+    }
+    Ok(())
 }
 
 /// From now on every call stops.
@@ -264,9 +286,15 @@ const SET_SYSCALL_USER_DISPATCH: u64 = 59;
 
 /// A call is about to be made that may concern what is buffered.
 pub(crate) fn before_call(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6]) {
-    if !core.buffering.on {
-        return;
+    if core.buffering.on {
+        concern(core, task, class, nr, args);
     }
+    if task.space.buffer.borrow().off {
+        put_back_owing(&task.space);
+    }
+}
+
+fn concern(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6]) {
     match class {
         Class::Trace => turn_off_everywhere(core),
         Class::Restrict => turn_off(&task.space),
@@ -308,19 +336,18 @@ fn before_spawn(space: &Space, nr: u32, args: &[u64; 6]) {
     }
 }
 
-/// A call returned that was stopped at. Sees to it that the next ones from there need not be.
+/// A call returned that was stopped at. Sees to it that the next ones from there need not be; what is rewritten for that.
 pub(crate) fn after_call(
     core: &mut Core,
     task: &Task,
-    stopped: Stopped,
     (nr, args): (u32, [u64; 6]),
     regs: &Registers,
-) -> Result<Stopped, StopError> {
+) -> Vec<MapOp> {
     const PATIENCE: u32 = 4;
-    let Some(call) = kernel::inside(nr).filter(|_| core.buffering.on) else { return Ok(stopped) };
+    let Some(call) = kernel::inside(nr).filter(|_| core.buffering.on) else { return Vec::new() };
     let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
     if watched || task.space.lent.get() > 0 || task.space.buffer.borrow().off {
-        return Ok(stopped);
+        return Vec::new();
     }
     let needs = good(call.good);
     let good = if needs == 0 { 0 } else { files::good_for(core, task, args[0] as u32) };
@@ -329,34 +356,33 @@ pub(crate) fn after_call(
         kernel::Form::Plain | kernel::Form::NoTime => needs,
     };
     if good & needs != needs && good & tried != tried {
-        return Ok(stopped);
+        return Vec::new();
     }
     let site = regs.rip.wrapping_sub(INSTRUCTION);
-    {
-        let mut buffer = task.space.buffer.borrow_mut();
-        let known = buffer.inside.as_ref().is_some_and(|inside| inside.sites.contains_key(&site));
-        if known || buffer.refused.contains(&site) {
-            return Ok(stopped);
-        }
-        let met = buffer.met.entry(site).or_default();
-        *met += 1;
-        if *met < PATIENCE {
-            return Ok(stopped);
-        }
+    let buffer = &mut *task.space.buffer.borrow_mut();
+    let known = buffer.inside.as_ref().is_some_and(|inside| inside.sites.contains_key(&site));
+    if known || buffer.refused.contains(&site) {
+        return Vec::new();
     }
-    let stopped = map(task, stopped)?;
-    let mut buffer = task.space.buffer.borrow_mut();
-    if let Some(inside) = &mut buffer.inside
-        && !sites::rewrite(&mut core.buffering.texts, task, inside, site)
-    {
+    let met = buffer.met.entry(site).or_default();
+    *met += 1;
+    if *met < PATIENCE {
+        return Vec::new();
+    }
+    let Some(inside) = &mut buffer.inside else {
+        buffer.wanted = true;
+        return Vec::new();
+    };
+    let ops = sites::rewrite(&mut core.buffering.texts, task, inside, site);
+    ops.unwrap_or_else(|| {
         buffer.refused.insert(site);
-    }
-    Ok(stopped)
+        Vec::new()
+    })
 }
 
-/// Maps what a space needs, unless that is there. All signals wait meanwhile.
-fn map(task: &Task, mut stopped: Stopped) -> Result<Stopped, StopError> {
-    if task.space.buffer.borrow().inside.is_some() {
+/// Maps what a space needs, if that is wanted. All signals wait meanwhile.
+pub(crate) fn map(task: &Task, mut stopped: Stopped) -> Result<Stopped, StopError> {
+    if !std::mem::take(&mut task.space.buffer.borrow_mut().wanted) {
         return Ok(stopped);
     }
     let mask = stopped.signal_mask()?;

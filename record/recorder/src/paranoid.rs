@@ -69,7 +69,8 @@ fn describe(start: GuestAddr, end: GuestAddr) -> String {
 
 fn touched(op: &MapOp) -> Vec<GuestRange> {
     match op {
-        MapOp::UnmapAll | MapOp::Protect { .. } => Vec::new(),
+        // Code is not writable.
+        MapOp::UnmapAll | MapOp::Protect { .. } | MapOp::Rewrite { .. } => Vec::new(),
         MapOp::Map { range, .. } | MapOp::Unmap { range } | MapOp::Discard { range } => vec![*range],
         MapOp::Remap { from, to, .. } => vec![*from, *to],
     }

@@ -239,7 +239,6 @@ fn key(task: &Task, regs: &Registers) -> Vec<KeyPiece> {
         }
         let mut bytes = vec![0; len];
         let read = memory.read_some(GuestAddr(start), &mut bytes);
-        buffer::overlay(&task.space, start, &mut bytes);
         bytes.truncate(read & !7);
         if !bytes.is_empty() {
             pieces.push(KeyPiece { addr: GuestAddr(start), bytes });

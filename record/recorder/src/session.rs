@@ -434,7 +434,10 @@ impl Session {
         }
         let writes = exit::last_writes(&self.core, &task);
         let event = Event::in_place(task.id, task.space.id, task.after, Fact::Exit(status));
-        self.core.sink.event(&Event { writes, ..event })?;
+        // For those that stay.
+        let stays = task.space.tasks.get() > 0;
+        let maps = if stays { task.space.owed.take() } else { Vec::new() };
+        self.core.sink.event(&Event { maps, writes, ..event })?;
         self.tracee_gone(&task, status)?;
         self.tracer_gone(tid)
     }

@@ -92,7 +92,8 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
         Some(MemWrite { addr, data: Data::Inline(bytes) })
     };
     let event = Event::in_place(task.id, task.space.id, task.after, Fact::Spawn(Box::new(info)));
-    core.sink.event(&Event { writes: told.into_iter().filter_map(word).collect(), ..event })?;
+    let maps = task.space.owed.take();
+    core.sink.event(&Event { maps, writes: told.into_iter().filter_map(word).collect(), ..event })?;
     let by_vfork = shares && has(libc::CLONE_VFORK);
     space.join(by_vfork);
     let mut child = Task::new(id, (host, process), space, task.guise.clone());

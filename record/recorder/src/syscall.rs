@@ -286,19 +286,18 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
         seccomp::installed(task, pending.filters, (nr, args), result)?;
     }
     follow(task, &stopped, &call, nr, pending.new_action)?;
+    let goes_on_behind = after == outside_calls(&regs);
+    if pending.narrow.is_none() {
+        maps.extend(match goes_on_behind {
+            true => buffer::after_call(core, task, (nr, args), &regs),
+            false => buffer::goes_on_at(task, after.rip),
+        });
+    }
     let info = SyscallInfo { nr, args, result: Some(result), output: stream, output_crc: crc };
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.goes_on(after, regs);
-    let stopped = if pending.narrow.is_some() {
-        stopped
-    } else if after == outside_calls(&regs) {
-        buffer::after_call(core, task, stopped, (nr, args), &regs)?
-    } else {
-        buffer::goes_on_at(task, after.rip);
-        stopped
-    };
-    Ok((stopped, Resume::Cont(0)))
+    Ok((buffer::map(task, stopped)?, Resume::Cont(0)))
 }
 
 fn on_sigreturn(
@@ -310,10 +309,11 @@ fn on_sigreturn(
     args: [u64; 6],
 ) -> Result<Next, StopError> {
     let after = Registers { orig_rax: u64::MAX, ..regs };
-    buffer::goes_on_at(task, after.rip);
+    let mut maps = task.space.owed.take();
+    maps.extend(buffer::goes_on_at(task, after.rip));
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     let xstate = Some(stopped.xstate()?);
-    let ended = Ended { info, after, xstate, maps: Vec::new(), writes: Vec::new() };
+    let ended = Ended { info, after, xstate, maps, writes: Vec::new() };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?);
     task.goes_on(after, regs);

@@ -22,7 +22,7 @@ pub struct Event {
     pub after: Registers,
     /// The extended state with which it goes on, where the kernel changed it (handler entry, sigreturn, exec).
     pub xstate: Option<XState>,
-    /// Changes of the address space, in order, performed before `writes`.
+    /// Changes of the address space, in order, performed before `writes`, and before a task that appears copies the space.
     pub maps: Vec<MapOp>,
     /// What the kernel wrote into the task's memory, in order.
     pub writes: Vec<MemWrite>,
@@ -117,6 +117,16 @@ pub enum MapOp {
     Discard {
         /// Where.
         range: GuestRange,
+    },
+    /// Instructions of the program lead to code of the recorder's, or do so no more: what memory holds, and what loads see, changes; what
+    /// runs does not. Since version 1.5.
+    Rewrite {
+        /// Where.
+        addr: GuestAddr,
+        /// What memory holds from now on.
+        shown: Vec<u8>,
+        /// The program's own instructions, as many bytes.
+        own: Vec<u8>,
     },
 }
 

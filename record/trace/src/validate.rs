@@ -12,6 +12,8 @@ use crate::event::{Backing, Data, Event, Fact, MapOp, MemWrite, PieceRef, Signal
 
 /// First address past the user half with five-level paging.
 const USER_END: u64 = 1 << 56;
+/// More instructions than this, in bytes, are not rewritten at once.
+const LONGEST_REWRITTEN: usize = 256;
 /// Size of the kernel's `siginfo_t`.
 const SIGINFO_LEN: usize = 128;
 
@@ -67,6 +69,8 @@ pub enum Problem {
     Offset { offset: u64 },
     #[error("a write of {len} bytes at {addr} lies outside user space")]
     Write { addr: GuestAddr, len: u64 },
+    #[error("{shown} bytes at {addr} stand for {own} bytes of instructions")]
+    Rewritten { addr: GuestAddr, shown: usize, own: usize },
     #[error("kept file {file} does not exist")]
     UnknownFile { file: FileId },
     #[error("payload {offset}+{len} does not exist")]
@@ -179,6 +183,16 @@ fn check_map(op: &MapOp, bounds: Bounds<'_>) -> Result<(), Problem> {
             check_range(*range)
         }
         MapOp::Remap { from, to, .. } => check_range(*from).and_then(|()| check_range(*to)),
+        MapOp::Rewrite { addr, shown, own } => check_rewritten(*addr, shown, own),
+    }
+}
+
+fn check_rewritten(addr: GuestAddr, shown: &[u8], own: &[u8]) -> Result<(), Problem> {
+    let inside = addr.0.checked_add(own.len() as u64).is_some_and(|end| end <= USER_END);
+    if inside && shown.len() == own.len() && (1..=LONGEST_REWRITTEN).contains(&own.len()) {
+        Ok(())
+    } else {
+        Err(Problem::Rewritten { addr, shown: shown.len(), own: own.len() })
     }
 }
 

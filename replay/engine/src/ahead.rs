@@ -10,6 +10,7 @@ use translate::{CacheAddr, Mode, Refusal, Request, Terminator, Translated, trans
 
 use crate::arena::{ARENA_BYTES, Arena};
 use crate::selfmod::pages_of;
+use crate::source::Code;
 use crate::space::Space;
 use crate::{Block, HostError, RunError};
 
@@ -197,7 +198,8 @@ impl Space {
             // Perhaps there is no room for an arena near it, either.
             return Err(Missing::Refused(Refusal::Unreadable { pc, addr: pc }));
         }
-        self.reader.load(&self.host, &self.areas, pc, false);
+        let code = Code { host: &self.host, areas: &self.areas, rewritten: &self.rewritten };
+        self.reader.load(code, pc, false);
         let mut across = false;
         let mut arena = self.arena_for(pc)?;
         let mut retried = false;
@@ -233,7 +235,8 @@ impl Space {
                 // Its first instruction may reach into the next page.
                 Err(Refusal::Unreadable { .. }) if !across => {
                     across = true;
-                    self.reader.load(&self.host, &self.areas, pc, true);
+                    let code = Code { host: &self.host, areas: &self.areas, rewritten: &self.rewritten };
+                    self.reader.load(code, pc, true);
                 }
                 Err(refusal) => return Err(Missing::Refused(refusal)),
             }

@@ -92,6 +92,12 @@ pub enum WriteError {
         /// The first address that could not be written.
         addr: GuestAddr,
     },
+    /// What runs there is not what it was said to be.
+    #[error("the code at {addr} is not what was rewritten while recording")]
+    OtherCode {
+        /// Where.
+        addr: GuestAddr,
+    },
     /// The host refused.
     #[error("cannot write at {addr}")]
     Host {

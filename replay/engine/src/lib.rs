@@ -12,6 +12,7 @@
 //! - `block`, `table`, `arena`, `patch`: translated blocks, how they are found and linked, where their code lies
 //! - `source`, `ahead`: reading guest code, translating it
 //! - `fault`, `selfmod`: signals raised in the cache, and code that is written
+//! - `rewritten`: code that memory shows as a recorder changed it
 
 mod ahead;
 mod areas;
@@ -29,6 +30,7 @@ mod mapping;
 mod memory;
 mod patch;
 mod place;
+mod rewritten;
 mod run;
 mod search;
 mod selfmod;
@@ -42,6 +44,7 @@ pub use config::{Config, Watch, WatchKind, has_rtm};
 pub use error::{ForkError, HostError, MapError, NewError, RunError, WriteError};
 pub use exit::{Exit, Fault, Trapped};
 pub use mapping::{MapRequest, MapSource, Mapping};
+pub use rewritten::Own;
 pub use run::Counters;
 pub use search::Search;
 pub use space::{Group, Sharing, Space};

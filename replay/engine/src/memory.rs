@@ -262,6 +262,7 @@ impl Space {
             if area.object.is_none() {
                 let args = [piece.start.0, piece.len(), libc::MADV_DONTNEED as u64, 0, 0, 0];
                 self.host_call(piece, "madvise", libc::SYS_madvise, args)?;
+                self.rewritten.forget(piece);
                 self.unwatch_range(piece).map_err(|source| MapError::Host { range, source })?;
                 self.forget_code(piece);
             }
@@ -287,6 +288,7 @@ impl Space {
     /// What was mapped in `range` is gone, or about to be.
     fn lost(&mut self, range: GuestRange) {
         self.areas.remove(range);
+        self.rewritten.forget(range);
         self.watched.retain(|page| !range.contains(*page));
         self.mixed.retain(|page| !range.contains(*page));
         self.forget_code(range);
@@ -353,6 +355,10 @@ impl Space {
         };
         for place in places {
             self.forget_changed(place, bytes);
+        }
+        if self.rewritten.overlaps(range) {
+            self.rewritten.forget(range);
+            self.forget_code(range);
         }
         if let Some((object, offset)) = object {
             let written = std::os::unix::fs::FileExt::write_all_at(&object.file, bytes, offset);

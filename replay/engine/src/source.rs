@@ -7,6 +7,7 @@ use translate::Source;
 
 use crate::areas::{Area, Areas};
 use crate::host::Host;
+use crate::rewritten::Rewritten;
 use crate::table::AddressMap;
 
 /// Bytes read at once where code cannot be written by the guest.
@@ -27,6 +28,14 @@ impl Run {
         let skip = at.checked_sub(self.start).and_then(|skip| usize::try_from(skip).ok());
         skip.and_then(|skip| self.bytes.get(skip..)).unwrap_or(&[])
     }
+}
+
+/// Where code is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Code<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) areas: &'a Areas,
+    pub(crate) rewritten: &'a Rewritten,
 }
 
 /// What has been read of the guest's code.
@@ -59,20 +68,21 @@ impl CodeReader {
 
     /// Makes the code at `pc` available, and none that the guest may write but that of its page, or of its page and the next one
     /// with `across`.
-    pub(crate) fn load(&mut self, host: &Host, areas: &Areas, pc: GuestAddr, across: bool) {
+    pub(crate) fn load(&mut self, code: Code<'_>, pc: GuestAddr, across: bool) {
+        let areas = code.areas;
         self.fresh.clear();
         let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return };
         if across || area.prot.write || area.object.is_some() {
             let pages = if across { 2 } else { 1 };
             let end = GuestAddr(pc.page().0.saturating_add(pages * PAGE_SIZE));
-            self.fresh = read_runs(host, areas, GuestRange { start: pc.page(), end }, true);
+            self.fresh = read_runs(code, GuestRange { start: pc.page(), end }, true);
             return;
         }
         for at in [pc, pc.wrapping_add(2 * OVERLAP)] {
             let chunk = at.0 / CHUNK * CHUNK;
             self.kept.entry(chunk).or_insert_with(|| {
                 let wanted = GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP);
-                Rc::new(read_runs(host, areas, wanted, false))
+                Rc::new(read_runs(code, wanted, false))
             });
         }
     }
@@ -80,15 +90,16 @@ impl CodeReader {
 
 /// The executable bytes in a range, one run for each stretch without a gap; with `writable`, those that the guest may write,
 /// too.
-fn read_runs(host: &Host, areas: &Areas, wanted: GuestRange, writable: bool) -> Vec<Run> {
+fn read_runs(code: Code<'_>, wanted: GuestRange, writable: bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let included = |area: &Area| area.prot.exec && (writable || (!area.prot.write && area.object.is_none()));
-    for (piece, _) in areas.within(wanted).into_iter().filter(|(_, area)| included(area)) {
+    for (piece, _) in code.areas.within(wanted).into_iter().filter(|(_, area)| included(area)) {
         let mut bytes = vec![0; piece.len() as usize];
         // Pages past the end of a mapped file cannot be read.
-        if let Err(unmapped) = host.read(piece.start.0, &mut bytes) {
+        if let Err(unmapped) = code.host.read(piece.start.0, &mut bytes) {
             bytes.truncate(unmapped.addr.0.saturating_sub(piece.start.0) as usize);
         }
+        code.rewritten.put(piece.start, &mut bytes);
         match runs.last_mut() {
             Some(last) if last.start + last.bytes.len() as u64 == piece.start.0 => last.bytes.extend(bytes),
             _ => runs.push(Run { start: piece.start.0, bytes }),

@@ -15,6 +15,7 @@ use crate::host::{Host, SHARED_FD};
 use crate::memory::host_prot;
 use crate::patch::Patches;
 use crate::place::{Low, MODES, Places};
+use crate::rewritten::Rewritten;
 use crate::run::Counters;
 use crate::search::Searching;
 use crate::selfmod::{Disturbed, Snapshots};
@@ -49,6 +50,7 @@ pub struct Space {
     pub(crate) tables: Tables,
     pub(crate) code: Rc<Code>,
     pub(crate) reader: CodeReader,
+    pub(crate) rewritten: Rewritten,
     pub(crate) patches: Patches,
     /// Pages that the guest may write and the host may not, because code was translated from them.
     pub(crate) watched: HashSet<GuestAddr>,
@@ -144,6 +146,7 @@ impl Space {
             tables,
             code: Rc::default(),
             reader: CodeReader::default(),
+            rewritten: Rewritten::default(),
             patches: Patches::default(),
             watched: HashSet::new(),
             mixed: HashSet::new(),
@@ -242,6 +245,7 @@ impl Space {
             tables: self.tables,
             code: Rc::clone(&self.code),
             reader: self.reader.clone(),
+            rewritten: self.rewritten.clone(),
             patches: Patches::default(),
             watched: self.watched.clone(),
             mixed: self.mixed.clone(),

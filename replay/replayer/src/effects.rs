@@ -16,6 +16,11 @@ pub(crate) fn apply_maps(
     for op in maps {
         let done = match op {
             MapOp::Map { .. } => space.map(&request(trace, op)?),
+            MapOp::Rewrite { addr, shown, own } => {
+                let failed = |source| ReplayError::Write { space: id, event, source };
+                space.rewrite(*addr, shown, own).map_err(failed)?;
+                continue;
+            }
             other => apply(space, other),
         };
         done.map_err(|source| ReplayError::Map { space: id, event, source })?;
@@ -30,7 +35,7 @@ fn apply(space: &mut Space, op: &MapOp) -> Result<(), MapError> {
         MapOp::Protect { range, prot } => space.protect(range, prot),
         MapOp::Remap { from, to, keep } => space.remap(from, to, keep),
         MapOp::Discard { range } => space.discard(range),
-        MapOp::Map { .. } => Ok(()),
+        MapOp::Map { .. } | MapOp::Rewrite { .. } => Ok(()),
     }
 }
 

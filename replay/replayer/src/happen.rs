@@ -79,7 +79,9 @@ impl Replay {
             let failed = |source| ReplayError::Map { space: space_id, event: id, source };
             space.unmap(guard).map_err(failed)?;
         }
-        apply_maps(&self.trace, (space_id, space), id, &event.maps)?;
+        if !matches!(event.fact, Fact::Spawn(_)) {
+            apply_maps(&self.trace, (space_id, space), id, &event.maps)?;
+        }
         apply_writes(&self.trace, (space_id, space), id, &event.writes)?;
         space.set_registers(&event.after);
         if let Some(xstate) = &event.xstate {
@@ -152,6 +154,7 @@ impl Replay {
     fn spawn(&mut self, id: EventId, event: &Event, info: &SpawnInfo) -> Result<(), ReplayError> {
         let (parent_id, parent) =
             self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: id })??;
+        apply_maps(&self.trace, (parent_id, parent), id, &event.maps)?;
         let xstate = parent.xstate().map_err(|source| ReplayError::Host { space: parent_id, source })?;
         if !info.shares {
             let child = parent

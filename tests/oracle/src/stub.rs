@@ -146,6 +146,8 @@ impl Stub {
             MapOp::Discard { range } => {
                 self.call(libc::SYS_madvise, [range.start.0, range.len(), 4, 0, 0, 0]).map(drop)
             }
+            // What is stepped through is the program's own.
+            MapOp::Rewrite { .. } => Ok(()),
         }
     }
 

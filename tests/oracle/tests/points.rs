@@ -100,6 +100,13 @@ fn calls_are_interrupted_wherever_they_are_made() {
     }
 }
 
+#[test]
+fn a_program_that_reads_its_own_code_reads_it_so_again() {
+    let printed = check_with(&["--buffer"], "own_code", 0, 0);
+    assert!(printed.ends_with("\nchanged\n"), "{printed}");
+    check_with(&["--buffer", "--paranoid"], "own_code", 0, 0);
+}
+
 /// The same under chaos, several times.
 #[track_caller]
 fn check_chaos(program: &str, code: i32, printed: &str) {

@@ -10,6 +10,7 @@ use guest::{GuestAddr, GuestMemory, GuestRange};
 use kernel::MapCall;
 use patch::{CodeAddr, Examined, Facts, LowAddr, Method, Plan, Text, Write};
 use ptrace::Memory;
+use trace::MapOp;
 
 use super::{INSTRUCTION, Mapped};
 use crate::procfs::{self, Mapping};
@@ -64,15 +65,27 @@ impl Site {
     }
 
     /// Puts back what was there.
-    fn put_back(&self, memory: &Memory) {
-        for write in self.writes.iter().rev() {
-            let mut now = vec![0; write.new.len()];
-            let at = GuestAddr(write.at.0);
-            let ours = memory.read(at, &mut now).is_ok() && now == write.new;
-            if ours && let Err(unmapped) = memory.write(at, &write.old) {
-                tracing::debug!(%unmapped, "rewritten code cannot be put back");
+    fn put_back(&self, memory: &Memory, ops: &mut Vec<MapOp>) {
+        for Write { at, old, new } in self.writes.iter().rev() {
+            let mut now = vec![0; new.len()];
+            let addr = GuestAddr(at.0);
+            if memory.read(addr, &mut now).is_err() || now != *new {
+                continue;
+            }
+            match memory.write(addr, old) {
+                Ok(()) => ops.push(MapOp::Rewrite { addr, shown: old.clone(), own: old.clone() }),
+                Err(unmapped) => tracing::debug!(%unmapped, "rewritten code cannot be put back"),
             }
         }
+    }
+
+    /// What was written, as the trace has it.
+    fn ops(&self) -> impl Iterator<Item = MapOp> {
+        self.writes.iter().map(|Write { at, old, new }| MapOp::Rewrite {
+            addr: GuestAddr(at.0),
+            shown: new.clone(),
+            own: old.clone(),
+        })
     }
 }
 
@@ -89,9 +102,14 @@ const REFUSED: [u32; 9] = [
     kernel::number("execveat"),
 ];
 
-/// Rewrites an instruction. False if it cannot be.
-pub(super) fn rewrite(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &mut Mapped, at: u64) -> bool {
-    let Some(plan) = planned(texts, task, inside, at) else { return false };
+/// Rewrites an instruction, and tells what that wrote. `None` if it cannot be.
+pub(super) fn rewrite(
+    texts: &mut HashMap<Key, Rc<Text>>,
+    task: &Task,
+    inside: &mut Mapped,
+    at: u64,
+) -> Option<Vec<MapOp>> {
+    let plan = planned(texts, task, inside, at)?;
     let memory = &task.space.memory;
     let Plan { method, writes, stub, occupied, .. } = plan;
     let slot = SLOTS + inside.stubs * 8;
@@ -99,17 +117,19 @@ pub(super) fn rewrite(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &
     let placed = memory.write(GuestAddr(stub.at.get()), &stub.bytes).is_ok()
         && memory.write(GuestAddr(slot), &stub.entry.get().to_le_bytes()).is_ok();
     if !placed {
-        return false;
+        return None;
     }
     let site = Site { at, writes, occupied, method };
     for write in &site.writes {
         if memory.write(GuestAddr(write.at.0), &write.new).is_err() {
-            site.put_back(memory);
-            return false;
+            // As if nothing had been written.
+            site.put_back(memory, &mut Vec::new());
+            return None;
         }
     }
+    let ops = site.ops().collect();
     inside.sites.insert(at, site);
-    true
+    Some(ops)
 }
 
 fn planned(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &Mapped, at: u64) -> Option<Plan> {
@@ -178,25 +198,28 @@ fn text(
     }
 }
 
-/// Puts back what lies in a range, or all.
-pub(super) fn put_back(memory: &Memory, inside: &mut Mapped, range: Option<GuestRange>) {
+/// Puts back what lies in a range, or all. Tells what that wrote.
+pub(super) fn put_back(memory: &Memory, inside: &mut Mapped, range: Option<GuestRange>) -> Vec<MapOp> {
+    let mut ops = Vec::new();
     inside.sites.retain(|_, site| {
         let concerned = range.is_none_or(|range| site.overlaps(range));
         if concerned {
-            site.put_back(memory);
+            site.put_back(memory, &mut ops);
         }
         !concerned
     });
+    ops
 }
 
-/// A task goes on at a pc: what was written over that is put back, for good.
-pub(super) fn uncover(memory: &Memory, inside: &mut Mapped, pc: u64) -> Option<u64> {
+/// A task goes on at a pc: what was written over that is put back, for good. The instruction, and what that wrote.
+pub(super) fn uncover(memory: &Memory, inside: &mut Mapped, pc: u64) -> Option<(u64, Vec<MapOp>)> {
     let at = inside.sites.values().find(|site| site.is_covered(pc))?.at;
-    inside.sites.remove(&at)?.put_back(memory);
-    Some(at)
+    let mut ops = Vec::new();
+    inside.sites.remove(&at)?.put_back(memory, &mut ops);
+    Some((at, ops))
 }
 
-/// A call is about to change mappings.
+/// A call is about to change mappings. What is put back for that belongs to its return.
 pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
     let [addr, len, third, fourth, fifth, _] = *args;
     let fixed = fourth & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u64 != 0;
@@ -218,7 +241,8 @@ pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
         buffer.met.retain(|at, _| !changes(range, *at));
         buffer.refused.retain(|at| !changes(range, *at));
         if let Some(inside) = &mut buffer.inside {
-            put_back(&task.space.memory, inside, Some(range));
+            let ops = put_back(&task.space.memory, inside, Some(range));
+            task.space.owed.borrow_mut().extend(ops);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::api::RecordError;
 use crate::session::{Core, Session};
 use crate::stop::StopError;
 use crate::task::{Run, Task};
-use crate::{image, procfs};
+use crate::{buffer, image, procfs};
 
 const PTRACE: u32 = kernel::number("ptrace");
 const EIO: i64 = -(libc::EIO as i64);
@@ -211,6 +211,7 @@ fn perform(
         _ => {}
     }
     let Some(stop) = traced.stop.filter(|_| matches!(task.run, Run::Traced(_))) else { return Ok(ESRCH) };
+    buffer::before_request(core, tracer.id, task)?;
     let mode = match request as u32 {
         libc::PTRACE_CONT => Mode::Free,
         libc::PTRACE_SYSCALL => Mode::Calls,
@@ -224,7 +225,7 @@ fn perform(
         libc::PTRACE_DETACH => return Ok(EIO),
         libc::PTRACE_SETOPTIONS => {
             let Some(options) = attach::options(data) else { return Ok(Errno::EINVAL.as_result()) };
-            traced.options = options;
+            task.tracing.iter_mut().for_each(|traced| traced.options = options);
             return Ok(0);
         }
         libc::PTRACE_LISTEN => return listen(task, stop),

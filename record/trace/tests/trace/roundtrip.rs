@@ -165,6 +165,11 @@ fn map_op() -> impl Strategy<Value = MapOp> {
         (range(), 0u64..8).prop_map(|(range, bits)| MapOp::Protect { range, prot: Prot::from_bits(bits) }),
         (range(), range(), any::<bool>()).prop_map(|(from, to, keep)| MapOp::Remap { from, to, keep }),
         range().prop_map(|range| MapOp::Discard { range }),
+        (range(), any::<[u8; 5]>(), any::<[u8; 5]>()).prop_map(|(range, shown, own)| MapOp::Rewrite {
+            addr: range.start,
+            shown: shown.to_vec(),
+            own: own.to_vec()
+        }),
     ]
 }
 
