@@ -25,7 +25,7 @@ fn record(folder: &Path) -> Trace {
         paranoid: false,
         linger: None,
         chaos: None,
-        buffer: false,
+        buffer: true,
         counter: recorder::CounterChoice::default(),
     });
     assert_eq!(outcome.unwrap().exit_code, 0);

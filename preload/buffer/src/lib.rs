@@ -5,8 +5,12 @@
 //! it may not make, or has no room for, are made by an instruction that the recorder's filter stops.
 //!
 //! Knows neither the recorder nor which calls may be made: the rows in memory say that.
+//!
+//! - `undone`: what a task was about to do that stands in the code for good
 #![no_std]
 #![expect(unsafe_code, reason = "assembly; the bytes between its labels")]
+
+mod undone;
 
 use core::arch::global_asm;
 
@@ -14,6 +18,8 @@ use abi::buffer::{
     CODE, FD_COUNT, FDS, GO, HEAD, LONG, MOST, RESUME, RING, RING_LEN, ROW_COUNT, ROWS, SITE, STACK_POINTER,
     STACK_TOP, TRIED, VECTOR, WHOLE,
 };
+
+pub use undone::{Standing, Used, standing};
 
 /// What a call takes in the ring besides what it writes, and the most that a row of fixed size writes.
 const LEAST: u64 = 24 + 48 + 16 + 512;
@@ -31,6 +37,12 @@ global_asm!(
     ".globl backstory_buffer_start",
     ".globl backstory_buffer_call",
     ".globl backstory_buffer_traced",
+    ".globl backstory_buffer_stored",
+    ".globl backstory_buffer_headed",
+    ".globl backstory_buffer_made",
+    ".globl backstory_buffer_noted",
+    ".globl backstory_buffer_forms",
+    ".globl backstory_buffer_left",
     ".globl backstory_buffer_end",
     "backstory_buffer_start:",
     // r11 holds the site's descriptor. Neither it nor rcx survives a call, so both are free.
@@ -79,6 +91,7 @@ global_asm!(
     "mov [rbx + 48], r10",
     "mov [rbx + 56], r8",
     "mov [rbx + 64], r9",
+    "backstory_buffer_stored:",
     // An argument that must be 0.
     "mov ecx, ebp",
     "shr ecx, 28",
@@ -124,6 +137,7 @@ global_asm!(
     "and ecx, 0xffff0000",
     "or ecx, eax",
     "mov [rbx], rcx",
+    "backstory_buffer_headed:",
     "test ebp, 0x4000020",
     "jnz 6f",
     "4:",
@@ -132,6 +146,7 @@ global_asm!(
     "test ebp, 0x4000020",
     "jnz 8f",
     "5:",
+    "backstory_buffer_made:",
     "mov [rbx + 16], rax",
     "mov ecx, [{SITE}]",
     "mov r11, [rcx + 8]",
@@ -173,6 +188,7 @@ global_asm!(
     "pop rdi",
     // From here on the call is noted.
     "mov [{HEAD}], ecx",
+    "backstory_buffer_noted:",
     "pop r12",
     "pop rbp",
     "pop rbx",
@@ -184,6 +200,7 @@ global_asm!(
     "jmp qword ptr [{RESUME}]",
     // Another form, in which it does not wait. What is written must go there whole or not at all.
     "6:",
+    "backstory_buffer_forms:",
     "mov ecx, ebp",
     "and ecx, 0x30",
     "cmp ecx, 0x20",
@@ -237,6 +254,7 @@ global_asm!(
     "movzx eax, word ptr [rbx]",
     // Not here.
     "9:",
+    "backstory_buffer_left:",
     "pop r12",
     "pop rbp",
     "pop rbx",
@@ -277,6 +295,12 @@ unsafe extern "C" {
     static backstory_buffer_start: u8;
     static backstory_buffer_call: u8;
     static backstory_buffer_traced: u8;
+    static backstory_buffer_stored: u8;
+    static backstory_buffer_headed: u8;
+    static backstory_buffer_made: u8;
+    static backstory_buffer_noted: u8;
+    static backstory_buffer_forms: u8;
+    static backstory_buffer_left: u8;
     static backstory_buffer_end: u8;
 }
 
@@ -303,4 +327,35 @@ pub fn call_return() -> u64 {
 /// The same of a call that the recorder is to make.
 pub fn traced_return() -> u64 {
     CODE + offset(&raw const backstory_buffer_traced) as u64
+}
+
+/// Offsets in the code from which on something holds.
+struct Steps {
+    /// The arguments are where calls are noted.
+    stored: u64,
+    /// So is the number.
+    headed: u64,
+    /// The arguments are in their registers again, where they are not on the stack.
+    made: u64,
+    /// The call is noted.
+    noted: u64,
+    /// It is not, here.
+    forms: u64,
+    /// The registers are as at first, but for those that are on the stack.
+    left: u64,
+    /// No code any more.
+    end: u64,
+}
+
+fn steps() -> Steps {
+    let at = |label: *const u8| offset(label) as u64;
+    Steps {
+        stored: at(&raw const backstory_buffer_stored),
+        headed: at(&raw const backstory_buffer_headed),
+        made: at(&raw const backstory_buffer_made),
+        noted: at(&raw const backstory_buffer_noted),
+        forms: at(&raw const backstory_buffer_forms),
+        left: at(&raw const backstory_buffer_left),
+        end: at(&raw const backstory_buffer_end),
+    }
 }

@@ -14,6 +14,7 @@ use abi::buffer::{
     TRIED, WRITES, WRITTEN_LEN,
 };
 use abi::calls::Call;
+use buffer::{Standing, Used, standing};
 
 /// Where the guest's own code and data lie: `syscall; int3`.
 const GUEST: u64 = 0x20_0000;
@@ -321,9 +322,29 @@ fn check(what: &str, scene: &Scene) {
             _ => u64::from_le_bytes(stopped.read(SITE, 8).try_into().unwrap()),
         };
         assert_eq!(descriptor, STUBS, "{what}, at {at:#x}");
+        stands(what, scene, &stopped);
         assert_eq!(stopped.run_to(GUEST + 2), scene.made, "{what}, at {at:#x}");
         same(&stopped, &format!("stopped at {at:#x}"));
     }
+}
+
+/// Checks that a task that will not go on stands at the call, with the registers that it had there, until it is noted.
+fn stands(what: &str, scene: &Scene, tracee: &Tracee) {
+    let regs = tracee.registers();
+    let word = |at: u64| Some(u64::from_le_bytes(tracee.read(at, 8).try_into().unwrap()));
+    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+    let libc::user_regs_struct { rax, rbx, rbp, r12, rsp, eflags, .. } = regs;
+    let eflags = eflags & !0x1_0000;
+    let now = Used { rax, args, rbx, rbp, r12, rsp, eflags };
+    let head = u32::from_le_bytes(tracee.read(HEAD, 4).try_into().unwrap());
+    let (rax, args, eflags) = (scene.nr, scene.args, scene.flags);
+    let at_call = Used { rax, args, rbx: 101, rbp: 102, r12: 103, rsp: STACK, eflags };
+    let expected = match (CODE..STUBS).contains(&regs.rip) {
+        false => None,
+        true if head != scene.head => Some(Standing::Behind),
+        true => Some(Standing::AtCall(at_call)),
+    };
+    assert_eq!(standing(regs.rip, now, word), expected, "{what}, at {:#x}", regs.rip);
 }
 
 /// Checks what is in the ring.

@@ -84,7 +84,7 @@ pub(crate) struct Record {
     /// else $XDG_DATA_HOME/backstory, else ~/.local/share/backstory]
     #[arg(short, long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
-    /// Compare all memory around every system call with what it should have changed (slow)
+    /// Compare all memory around system calls that stop (with --no-buffer: around all) with what they should have changed (slow)
     #[arg(long)]
     pub(crate) paranoid: bool,
     /// Draw at random which task runs and for how long, and let tasks starve, to make races show
@@ -103,9 +103,9 @@ pub(crate) struct Record {
     /// Kill what the command leaves running S seconds after its first process ended [default: record that to its end]
     #[arg(long, value_name = "S")]
     pub(crate) linger: Option<u64>,
-    /// Let programs make system calls without a stop where that can be
-    #[arg(long, hide = true, overrides_with = "buffer", conflicts_with = "counter")]
-    pub(crate) buffer: bool,
+    /// Stop programs at every system call, also where they could make it without (slower); --chaos and --counter pmu do so, too
+    #[arg(long, overrides_with = "no_buffer")]
+    pub(crate) no_buffer: bool,
     /// Do not say where the recording went
     #[arg(short, long)]
     pub(crate) quiet: bool,

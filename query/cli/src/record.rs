@@ -27,7 +27,7 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
             paranoid: args.paranoid,
             linger: args.linger.map(Duration::from_secs),
             chaos: seed,
-            buffer: args.buffer,
+            buffer: !args.no_buffer,
             counter: match args.counter {
                 Counter::Auto => CounterChoice::Auto,
                 Counter::Pmu => CounterChoice::Pmu,

@@ -24,10 +24,19 @@ pub struct Options {
     pub linger: Option<Duration>,
     /// Draws who runs, how long, and who starves, from this seed, instead of being fair.
     pub chaos: Option<u64>,
-    /// Lets programs make calls without a stop where that can be.
+    /// Lets programs make calls without a stop where that can be: not where chance decides at each of them, nor where branches are
+    /// counted because that was asked for.
     pub buffer: bool,
     /// Whether a hardware counter helps to locate execution points.
     pub counter: CounterChoice,
+}
+
+impl Options {
+    /// Whether calls are made without a stop.
+    pub(crate) fn buffers(&self) -> bool {
+        let counts = matches!(self.counter, CounterChoice::Pmu | CounterChoice::Executions(_));
+        self.buffer && self.chaos.is_none() && !counts
+    }
 }
 
 /// What counts how far tasks have come, besides the state that decides where an execution point is.

@@ -20,6 +20,7 @@ use abi::buffer::{
     CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, RING, RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE,
     STUBS, Size, TRIED, WRITTEN_LEN,
 };
+use buffer::{Standing, Used};
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
 use kernel::{Class, Good, Inside, Wrote};
 use ptrace::Stopped;
@@ -176,9 +177,61 @@ fn outside(task: &Task, regs: &Registers) -> Result<Option<Registers>, StopError
     Ok(Some(Registers { rip: after, rcx: after, ..*regs }))
 }
 
-/// The registers of a task that was killed on its way into a call that the buffer did not make; `None` where it stood elsewhere in it.
-pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Registers> {
-    outside(task, regs).ok()?
+/// Where a task was killed.
+pub(crate) enum Killed {
+    /// In its own code, with these registers.
+    At(Registers),
+    /// At a call, or in one of which nothing was noted: these are its registers as the kernel shows them there.
+    InCall(Registers),
+    /// Behind its last event, or its last call, which is noted.
+    BehindCall,
+}
+
+/// Where a task was killed that may stand in memory of ours; `None` if that cannot be told.
+pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Killed> {
+    let memory = &task.space.memory;
+    if let Some(regs) = outside(task, regs).ok()? {
+        return Some(Killed::InCall(regs));
+    }
+    if (abi::PAGE..abi::PAGE + abi::PAGE_LEN).contains(&regs.rip) {
+        // While calls were made on its behalf, right after its last event.
+        return Some(Killed::BehindCall);
+    }
+    let end = CODE + buffer::code().len() as u64;
+    if task.space.buffer.borrow().inside.is_none() || !(CODE..end).contains(&regs.rip) {
+        return elsewhere(task, regs);
+    }
+    let Registers { rax, rbx, rbp, r12, rsp, eflags, .. } = *regs;
+    let now = Used { rax, args: regs.syscall_args(), rbx, rbp, r12, rsp, eflags };
+    match buffer::standing(regs.rip, now, |at| memory.read_u64(GuestAddr(at)).ok())? {
+        Standing::Behind => Some(Killed::BehindCall),
+        Standing::AtCall(used) => {
+            let descriptor =
+                if regs.rip == CODE { regs.r11 } else { memory.read_u64(GuestAddr(SITE)).ok()? };
+            let after = memory.read_u64(GuestAddr(descriptor)).ok()?;
+            let Used { rax, args: [rdi, rsi, rdx, r10, r8, r9], rbx, rbp, r12, rsp, eflags } = used;
+            let regs =
+                Registers { rip: after, rdi, rsi, rdx, r10, r8, r9, rbx, rbp, r12, rsp, eflags, ..*regs };
+            Some(Killed::InCall(Registers { orig_rax: rax, rcx: after, ..regs }))
+        }
+    }
+}
+
+/// The same of one that does not stand in the code that all calls share.
+fn elsewhere(task: &Task, regs: &Registers) -> Option<Killed> {
+    let buffer = task.space.buffer.borrow();
+    let mut sites = buffer.inside.iter().flat_map(|inside| inside.sites.values());
+    match sites.find_map(|site| site.plain(regs.rip)) {
+        None if (STUBS..ROWS).contains(&regs.rip) => None,
+        None => Some(Killed::At(*regs)),
+        Some(place) if place.registers == patch::Registers::All => {
+            Some(Killed::At(Registers { rip: place.pc.0, ..*regs }))
+        }
+        Some(place) => {
+            let after = place.pc.0 + INSTRUCTION;
+            Some(Killed::InCall(Registers { rip: after, orig_rax: regs.rax, ..*regs }))
+        }
+    }
 }
 
 /// Where a task comes out that stands in memory of ours, or on its way there; `None` where it does not.

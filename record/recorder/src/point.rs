@@ -9,6 +9,7 @@ use ptrace::{HostTid, Report, Stopped};
 use trace::{Event, Fact, KeyPiece, MemWrite, PageSum, PointInfo, Stop};
 
 use crate::api::RecordError;
+use crate::buffer::Killed;
 use crate::pages::{self, Tracker};
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
@@ -110,12 +111,18 @@ pub(crate) fn at_death(core: &mut Core, task: &mut Task, stopped: &Stopped) -> R
     if !ran || no_code_ran(task, &regs) {
         return Ok(true);
     }
-    if buffer::way_out(task, &regs).is_some() {
-        return match buffer::at_death(task, &regs) {
-            Some(regs) => syscall::never_made(core, task, &regs).map(|()| true),
-            None => Ok(false),
-        };
-    }
+    let regs = match buffer::at_death(task, &regs) {
+        None => {
+            tracing::debug!(
+                pc = format_args!("{:#x}", regs.rip),
+                "a task was killed on its way to or from a call"
+            );
+            return Ok(false);
+        }
+        Some(Killed::At(regs)) => regs,
+        Some(Killed::BehindCall) => return Ok(true),
+        Some(Killed::InCall(regs)) => return syscall::never_made(core, task, &regs).map(|()| true),
+    };
     if regs.orig_rax as i64 >= 0 {
         syscall::never_made(core, task, &regs)?;
         return Ok(true);

@@ -144,7 +144,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     let pinned = affinity::pin()?;
     let started = Instant::now();
     // What makes calls without a stop has branches of its own.
-    let counting = if options.buffer { None } else { Counting::choose(options.counter)? };
+    let counting = if options.buffers() { None } else { Counting::choose(options.counter)? };
     let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
     let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
@@ -197,7 +197,7 @@ impl Session {
             memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),
-            buffering: Buffering::new(options.buffer && options.chaos.is_none()),
+            buffering: Buffering::new(options.buffers()),
             tracing: Tracing::default(),
             early: BTreeMap::new(),
             tasks: 0,
@@ -547,6 +547,10 @@ impl Session {
         }
         self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {
+            // It may go on so for long.
+            if let Some((tid, _)) = self.turn {
+                self.drain(tid)?;
+            }
             self.core.sink.writer.push()?;
             self.bury_leaders()?;
         }

@@ -47,7 +47,7 @@ fn recorded(text: &str, exit_code: i32) -> (Outcome, Vec<Event>) {
         paranoid: true,
         linger: None,
         chaos: None,
-        buffer: false,
+        buffer: true,
         counter: CounterChoice::default(),
     };
     let outcome = record(&options).expect("a recording");

@@ -22,7 +22,7 @@ fn succeed(command: &str, dir: &Path) -> String {
 fn signalled(dir: &Path, times: u64) -> (String, Trace) {
     let guest = programs::build_file(&programs::folder().join("points/endless_calls.c"), dir);
     let trace = dir.join("trace");
-    let mut command: Command = recorder_with(&["--buffer", "-q"], &trace);
+    let mut command: Command = recorder_with(&["-q"], &trace);
     let mut recorder = command.arg(&guest).stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = BufReader::new(recorder.stdout.take().unwrap());
     let mut first = String::new();

@@ -12,7 +12,7 @@ use backstory_oracle::programs;
 use trace::{Fact, Status, Trace};
 
 /// More bytes and more calls than the writer holds back, of a file `big` among them.
-const BUSY: &str = "head -c 6000000 /dev/urandom >/dev/null; head -c 5000000 big >/dev/null; \
+const BUSY: &str = "head -c 6000000 /dev/urandom >/dev/null; dd if=big of=/dev/null bs=100000 count=50; \
     i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo a line >&9; done";
 
 /// Checks that a recording ends early and is whole until there; its number of events.
@@ -96,7 +96,7 @@ fn a_full_disk_ends_the_recording_with_its_own_status() {
     assert!(Trace::open(&dir).unwrap().stopped().unwrap().contains("payload"));
     // No room for a piece of a file.
     big_file(scratch.path());
-    let full = recorder("pieces", "head -c 1000 /dev/urandom; head -c 6000000 big; exec sleep 1000");
+    let full = recorder("pieces", "head -c 1000 /dev/urandom; cat big; exec sleep 1000");
     let mut full = limited(full, 900_000);
     let full = full.current_dir(scratch.path()).output().unwrap();
     assert_eq!(full.status.code(), Some(6), "{}", String::from_utf8_lossy(&full.stderr));

@@ -95,16 +95,16 @@ fn programs_that_share_memory_are_one_unit() {
 
 #[test]
 fn calls_are_interrupted_wherever_they_are_made() {
-    for options in [&["--buffer"][..], &["--buffer", "--paranoid"]] {
+    for options in [&[][..], &["--paranoid"]] {
         assert_eq!(check_with(options, "calls", 0, 0), "sum 855573158700597074, alarmed\n", "{options:?}");
     }
 }
 
 #[test]
 fn a_program_that_reads_its_own_code_reads_it_so_again() {
-    let printed = check_with(&["--buffer"], "own_code", 0, 0);
+    let printed = check_with(&[], "own_code", 0, 0);
     assert!(printed.ends_with("\nchanged\n"), "{printed}");
-    check_with(&["--buffer", "--paranoid"], "own_code", 0, 0);
+    check("own_code", 0, 0);
 }
 
 /// The same under chaos, several times.

@@ -28,7 +28,8 @@ pub(super) const ROWS: &[Row] = &[
     )
     .waits_unless_zero(3)
     .inside_as(Good::ForQuestions, Form::NoTime),
-    row(233, "epoll_ctl", &[fd("epfd"), flags("op", &EPOLL_OP), fd("fd"), read("event", EPOLL_EVENT)]),
+    row(233, "epoll_ctl", &[fd("epfd"), flags("op", &EPOLL_OP), fd("fd"), read("event", EPOLL_EVENT)])
+        .inside(Good::ForQuestions),
     row(253, "inotify_init", &[]),
     row(254, "inotify_add_watch", &[fd("fd"), path("path"), hex("mask")]),
     row(255, "inotify_rm_watch", &[fd("fd"), int("wd")]),

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use abi::buffer::{CODE, SLOTS, STUB_COUNT, STUB_LEN, STUBS};
 use guest::{GuestAddr, GuestMemory, GuestRange};
 use kernel::MapCall;
-use patch::{CodeAddr, Examined, Facts, LowAddr, Method, Plan, Text, Write};
+use patch::{CodeAddr, Examined, Facts, LowAddr, Method, PcMap, Place, Plan, Text, Write};
 use ptrace::Memory;
 use trace::MapOp;
 
@@ -34,9 +34,15 @@ pub(super) struct Site {
     writes: Vec<Write>,
     occupied: Vec<Range<CodeAddr>>,
     method: Method,
+    pcs: PcMap,
 }
 
 impl Site {
+    /// Where the program is of a task that stands on the way to or from the code of ours.
+    pub(super) fn plain(&self, pc: u64) -> Option<Place> {
+        self.pcs.plain(pc)
+    }
+
     /// Whether nothing may go on at a pc: it lies in the middle of a jump that was written over several instructions.
     fn is_covered(&self, pc: u64) -> bool {
         let covers = |write: &Write| write.at.0 < pc && write.range().contains(&CodeAddr(pc));
@@ -111,7 +117,7 @@ pub(super) fn rewrite(
 ) -> Option<Vec<MapOp>> {
     let plan = planned(texts, task, inside, at)?;
     let memory = &task.space.memory;
-    let Plan { method, writes, stub, occupied, .. } = plan;
+    let Plan { method, writes, stub, occupied, map: pcs } = plan;
     let slot = SLOTS + inside.stubs * 8;
     inside.stubs += 1;
     let placed = memory.write(GuestAddr(stub.at.get()), &stub.bytes).is_ok()
@@ -119,7 +125,7 @@ pub(super) fn rewrite(
     if !placed {
         return None;
     }
-    let site = Site { at, writes, occupied, method };
+    let site = Site { at, writes, occupied, method, pcs };
     for write in &site.writes {
         if memory.write(GuestAddr(write.at.0), &write.new).is_err() {
             // As if nothing had been written.

@@ -24,7 +24,7 @@ pub(crate) fn record_with(scratch: &Path, command: &[&str], counter: CounterChoi
     let output = scratch.join("trace");
     let command = command.iter().map(Into::into).collect();
     let options =
-        Options { command, output, paranoid: false, linger: None, chaos: None, buffer: false, counter };
+        Options { command, output, paranoid: false, linger: None, chaos: None, buffer: true, counter };
     let outcome = recorder::record(&options).unwrap();
     assert_eq!(outcome.refused, None);
     let trace = Trace::open(&outcome.trace).unwrap();
