@@ -16,8 +16,8 @@ use crate::facts;
 use crate::options::{BuildReport, Options, Progress};
 use crate::watch::{Shared, Start, Watch};
 
-/// Bytes of the log that a space and its feed share.
-const LOG: usize = 16 << 20;
+/// Room for the log that a space and its feed share. Little of it is used at a time, but every instruction could need much.
+const LOG: usize = 128 << 20;
 
 /// Instructions of a segment, about.
 const SEGMENT: u64 = 64_000_000;

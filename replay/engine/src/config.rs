@@ -11,7 +11,8 @@ pub struct Config {
     pub footprint: Vec<GuestRange>,
     /// The mode to begin in.
     pub mode: Mode,
-    /// Size of the log of indexed mode, in bytes; rounded up to pages. 0 for none, which makes
+    /// Room for the log of indexed mode, in bytes of address space; rounded up to pages. The more there is, the longer code runs
+    /// without a stop; memory is taken only by what is written between two drains, 1 MiB or so. 0 for none, which makes
     /// [`Mode::Indexed`] unusable.
     pub log_bytes: usize,
     /// The CPU for the replaying process; the calling thread is pinned to it, too (a stop across cores costs

@@ -12,6 +12,12 @@ use crate::space::Space;
 /// Kept free: records of blocks without instructions, each of which ends in the supervisor.
 const SLACK: u64 = 4096;
 
+/// A log that holds so many bytes is drained however much room it has: what was just written is still in the cache.
+const ENOUGH: u64 = 1 << 20;
+
+/// Contents of string stores end here at the latest, so that a log with much room does not fill much memory.
+const BULK_END: u64 = 16 << 20;
+
 impl Space {
     fn log_room(&self) -> u64 {
         (self.log_at + self.slot.log_len() as u64).saturating_sub(self.log_next + SLACK)
@@ -20,7 +26,8 @@ impl Space {
     /// Whether the log must be drained before running on.
     pub(crate) fn log_is_full(&self) -> bool {
         let most = (self.slot.log_len() as u64).saturating_sub(SLACK);
-        self.mode.logs() && (!self.log_overflow.is_empty() || self.log_room() < most / 4)
+        let held = self.log_next - self.log_at;
+        self.mode.logs() && (!self.log_overflow.is_empty() || held >= ENOUGH || self.log_room() < most / 4)
     }
 
     /// How many instructions surely fit into the log.
@@ -34,7 +41,8 @@ impl Space {
             return 0;
         }
         let end = self.log_at + self.slot.log_len() as u64;
-        end.saturating_sub(SLACK + instructions.saturating_mul(MAX_BYTES_PER_INSTRUCTION))
+        let end = end.saturating_sub(SLACK + instructions.saturating_mul(MAX_BYTES_PER_INSTRUCTION));
+        end.min(self.log_at + BULK_END)
     }
 
     /// Modes that log: what was logged since the last drain, for [`translate::log::walk`]. The log is empty again
