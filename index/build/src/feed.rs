@@ -4,11 +4,9 @@ use std::rc::Rc;
 use std::sync::{PoisonError, RwLock};
 
 use engine::Block;
-use granule::{
-    BlockEnd, BlockId, BlockInterner, BlockShape, Encoded, Encoder, Frames, RawGranule, StoreSize,
-};
+use granule::{BlockId, BlockInterner, BlockShape, Encoded, Encoder, Frames, RawGranule, StoreSize};
 use guest::{EventId, GuestAddr, Moment, SpaceId, TaskId};
-use translate::log::{BadLog, BlockLog, HEADER_BYTES, PARTIAL_PATH, Sink, walk};
+use translate::log::{BadLog, BlockLog, HEADER_BYTES, Header, PARTIAL_PATH, Sink, walk};
 
 use crate::error::FeedError;
 use crate::shapes;
@@ -26,18 +24,18 @@ fn intern(dictionary: &Dictionary, shape: &BlockShape) -> BlockId {
     dictionary.write().unwrap_or_else(PoisonError::into_inner).intern(shape)
 }
 
-/// What a log record of one path of a block means.
+/// What a log record of one path of a block means. Small: a program runs thousands of paths in turn.
 #[derive(Clone, Copy)]
 struct Entry {
-    block: BlockId,
-    instructions: u32,
-    /// Bytes behind the header, bulk contents aside.
-    bytes: u32,
+    /// The block's number in the granule that `granule` tells.
+    local: u32,
+    /// In which granule `local` holds. 0 for none.
+    granule: u32,
+    shape: BlockId,
+    instructions: u16,
+    /// Four-byte words behind the header, of plain ones.
+    words: u8,
     kind: Kind,
-    /// Whether the granule must not end behind it: what it leads to shows in the next block.
-    joined: bool,
-    /// Whether it has variable stores.
-    variable: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,12 +46,59 @@ enum Kind {
     Empty,
     /// Says all by its record.
     Plain,
-    /// Has variable stores, or ends before an instruction that translated code does not run.
-    Rare,
+    /// The same, and what it leads to shows in the next block: the granule must not end behind it.
+    Joined,
+    /// Is too long to be plain.
+    Long,
+    /// Ends before an instruction that translated code does not run.
+    Stops,
+    /// Has variable stores.
+    Variable,
 }
 
 const NEW: Entry =
-    Entry { block: BlockId(0), instructions: 0, bytes: 0, kind: Kind::New, joined: false, variable: false };
+    Entry { local: 0, granule: 0, shape: BlockId(0), instructions: 0, words: 0, kind: Kind::New };
+
+impl Entry {
+    const fn says_all(self) -> bool {
+        matches!(self.kind, Kind::Plain | Kind::Joined)
+    }
+}
+
+/// The next records. Their entries lie all over memory: they are fetched side by side, not when the one before is done with.
+struct Ahead {
+    count: usize,
+    places: [u32; Self::MOST],
+    entries: [Entry; Self::MOST],
+}
+
+impl Ahead {
+    const MOST: usize = 32;
+
+    const fn new() -> Self {
+        Self { count: 0, places: [0; Self::MOST], entries: [NEW; Self::MOST] }
+    }
+
+    /// Fetches the entries of records from `at` on, as far as it is known where they are.
+    #[inline]
+    fn look(&mut self, log: &[u8], mut at: usize, first: &[u32], entries: &[Entry]) {
+        self.count = 0;
+        for place in &mut self.places {
+            let Some(header) = word(log, at).map(Header).filter(|header| header.path() != PARTIAL_PATH)
+            else {
+                break;
+            };
+            let Some(&first) = first.get(header.id() as usize) else { break };
+            *place = first + header.path();
+            self.count += 1;
+            let Some(len) = header.record_bytes() else { break };
+            at += len;
+        }
+        for (entry, &place) in self.entries.iter_mut().zip(&self.places[..self.count]) {
+            *entry = entries.get(place as usize).copied().unwrap_or(NEW);
+        }
+    }
+}
 
 /// The granule of a space that is being filled.
 pub(crate) struct Feed {
@@ -63,6 +108,8 @@ pub(crate) struct Feed {
     /// By the engine's block id: the first of its entries.
     first: Vec<u32>,
     entries: Vec<Entry>,
+    /// The number of the granule that is being filled: `local`s of others mean nothing.
+    granule: u32,
     blocks: Vec<Rc<Block>>,
     logs: Vec<BlockLog>,
     /// Where the last block stopped before an instruction that is not its own.
@@ -94,6 +141,7 @@ impl Feed {
             frames,
             first: Vec::new(),
             entries: Vec::new(),
+            granule: 1,
             blocks: Vec::new(),
             logs: Vec::new(),
             stopped_at: None,
@@ -107,6 +155,7 @@ impl Feed {
     /// Lets pass what runs before `moment`.
     pub(crate) fn skip_to(&mut self, moment: Moment) {
         let waiting = std::mem::replace(&mut self.raw, RawGranule::new(self.space, 0));
+        self.granule += 1;
         self.skipping = Some((moment, waiting));
     }
 
@@ -114,6 +163,7 @@ impl Feed {
     fn skipped(&mut self) {
         if let Some((_, waiting)) = self.skipping.take_if(|(until, _)| self.moment >= *until) {
             self.raw = waiting;
+            self.granule += 1;
             self.raw.mark(self.moment, self.task);
         }
     }
@@ -147,43 +197,81 @@ impl Feed {
         let broken = |source| FeedError::Log { space, source };
         // What lies between `copied` and `at` is records that go into the granule as they are.
         let (mut at, mut copied) = (0, 0);
-        while at < log.len() {
-            let header = word(log, at).ok_or(broken(BadLog::Truncated { at }))?;
-            let (id, path) = (header >> 4, header & 15);
-            let fast = self.entry(id, path);
-            let entry = match fast {
-                Some(entry) if entry.kind != Kind::New => entry,
-                _ if path == PARTIAL_PATH => {
-                    self.raw.log(&log[copied..at]);
-                    at += self.partial(&log[at..], id, event, tools)?;
-                    copied = at;
-                    continue;
-                }
-                _ => self.resolve((id, path), at, tools.dictionary)?,
-            };
-            if self.stopped_at.is_some() || entry.kind != Kind::Plain {
-                self.raw.log(&log[copied..at]);
-                at += self.rare(&log[at..], id, entry, tools)?;
-                copied = at;
-            } else {
-                at += (HEADER_BYTES + entry.bytes) as usize;
-                self.raw.block(entry.block, entry.instructions);
-                self.moment.0 += u64::from(entry.instructions);
-                self.joined = entry.joined;
-            }
-            if self.skipping.is_some() {
-                self.raw.log(log.get(copied..at).ok_or(broken(BadLog::Truncated { at: copied }))?);
-                copied = at;
-                self.skipped();
-            } else if !self.joined && (self.raw.ticks() >= TICKS || self.raw.bytes() + (at - copied) >= BYTES)
-            {
+        loop {
+            at = self.plain(log, at, copied);
+            if self.skipping.is_none() && self.is_full(at - copied) {
                 self.raw.log(log.get(copied..at).ok_or(broken(BadLog::Truncated { at: copied }))?);
                 copied = at;
                 self.seal(tools)?;
+            } else if at >= log.len() {
+                break;
+            } else {
+                self.raw.log(&log[copied..at]);
+                at += self.single(&log[at..], at, event, tools)?;
+                copied = at;
+                self.skipped();
             }
         }
         self.raw.log(log.get(copied..at).ok_or(broken(BadLog::Truncated { at: copied }))?);
         self.catch_up(end, tools)
+    }
+
+    /// Takes in records from `at` on that say all by themselves, until the granule may end. They are copied later, from `copied` on.
+    /// Returns where the next one begins.
+    fn plain(&mut self, log: &[u8], mut at: usize, copied: usize) -> usize {
+        if self.stopped_at.is_some() || self.skipping.is_some() {
+            return at;
+        }
+        let most = TICKS.saturating_sub(self.raw.ticks());
+        let end = log.len().min((copied + BYTES).saturating_sub(self.raw.bytes()));
+        let mut ticks = 0;
+        let mut ahead = Ahead::new();
+        'all: loop {
+            ahead.look(log, at, &self.first, &self.entries);
+            if ahead.count == 0 {
+                break;
+            }
+            for (&index, &(mut entry)) in ahead.places[..ahead.count].iter().zip(&ahead.entries) {
+                let wanted = self.joined || (ticks < most && at < end);
+                if !wanted || !entry.says_all() {
+                    break 'all;
+                }
+                if entry.granule != self.granule {
+                    entry.local = self.number(index as usize);
+                }
+                at += HEADER_BYTES as usize + 4 * usize::from(entry.words);
+                self.raw.run(entry.local, u32::from(entry.instructions));
+                ticks += u64::from(entry.instructions);
+                self.joined = entry.kind == Kind::Joined;
+            }
+        }
+        self.moment.0 += ticks;
+        at
+    }
+
+    /// Whether the granule ends here, `bytes` of the log being yet to be copied.
+    fn is_full(&self, bytes: usize) -> bool {
+        !self.joined && (self.raw.ticks() >= TICKS || self.raw.bytes() + bytes >= BYTES)
+    }
+
+    /// Takes in the record at the front of `log`, which lies at `at`, whatever it is. Returns its length.
+    fn single(
+        &mut self,
+        log: &[u8],
+        at: usize,
+        event: EventId,
+        tools: &mut Tools<'_>,
+    ) -> Result<usize, FeedError> {
+        let truncated = FeedError::Log { space: self.space, source: BadLog::Truncated { at } };
+        let header = Header(word(log, 0).ok_or(truncated)?);
+        if header.path() == PARTIAL_PATH {
+            return self.partial(log, header.id(), event, tools);
+        }
+        let known = self.index(header).and_then(|index| self.entries.get(index));
+        if known.is_none_or(|entry| entry.kind == Kind::New) {
+            self.resolve(header, at, tools.dictionary)?;
+        }
+        self.whole(log, header, tools)
     }
 
     /// What was counted but not logged is an instruction that the supervisor answered at the end of the log.
@@ -223,6 +311,7 @@ impl Feed {
         tools.granules.push(encoded.map_err(|source| FeedError::Encode { space: self.space, source })?);
         let tick = self.raw.tick();
         self.raw.restart(tick);
+        self.granule += 1;
         self.raw.mark(self.moment, self.task);
         self.raw.go_on(&self.frames);
         Ok(())
@@ -243,49 +332,52 @@ impl Feed {
         }
     }
 
+    /// Where the entry of a path lies.
     #[inline]
-    fn entry(&self, id: u32, path: u32) -> Option<Entry> {
-        if path == PARTIAL_PATH {
-            return None;
-        }
-        self.entries.get((*self.first.get(id as usize)? + path) as usize).copied()
+    fn index(&self, header: Header) -> Option<usize> {
+        Some((*self.first.get(header.id() as usize)? + header.path()) as usize)
     }
 
-    #[cold]
-    fn resolve(
-        &mut self,
-        (id, path): (u32, u32),
-        at: usize,
-        dictionary: &Dictionary,
-    ) -> Result<Entry, FeedError> {
+    /// Finds out what the records of a path mean.
+    fn resolve(&mut self, header: Header, at: usize, dictionary: &Dictionary) -> Result<(), FeedError> {
+        let (id, path) = (header.id(), header.path());
         let space = self.space;
         let unknown = |source| FeedError::Log { space, source };
         let block = self.blocks.get(id as usize).ok_or(unknown(BadLog::UnknownBlock { at, id }))?;
         let facts = block.translated.paths.get(path as usize);
         let facts = facts.ok_or(unknown(BadLog::UnknownPath { at, id, path }))?;
-        let mut entry = Entry { bytes: facts.log_bytes, kind: Kind::Empty, ..NEW };
+        let index = self.first[id as usize] as usize + path as usize;
+        let mut entry = Entry { kind: Kind::Empty, ..NEW };
         if let Some(shape) = shapes::of_path(block, path as usize) {
-            entry.block = intern(dictionary, &shape);
-            entry.instructions = shape.instructions();
-            let stops = matches!(facts.end, translate::Terminator::Stop { .. });
-            entry.variable = shape.stores.iter().any(|store| store.size == StoreSize::Variable);
-            entry.joined = matches!(shape.end, BlockEnd::Call | BlockEnd::Return | BlockEnd::IndirectJump);
-            entry.kind = if entry.variable || stops { Kind::Rare } else { Kind::Plain };
+            entry.shape = intern(dictionary, &shape);
+            entry.instructions = shape.instructions() as u16;
+            let words = u8::try_from(facts.log_bytes / 4).ok();
+            entry.words = words.unwrap_or(0);
+            let variable = shape.stores.iter().any(|store| store.size == StoreSize::Variable);
+            entry.kind = match facts.end {
+                _ if variable => Kind::Variable,
+                translate::Terminator::Stop { .. } => Kind::Stops,
+                _ if words.is_none() => Kind::Long,
+                _ if shape.end.leads_on() => Kind::Joined,
+                _ => Kind::Plain,
+            };
         }
-        let first = self.first[id as usize];
-        self.entries[(first + path) as usize] = entry;
-        Ok(entry)
+        self.entries[index] = entry;
+        Ok(())
     }
 
-    /// A record that needs more than being copied. Returns its length.
-    fn rare(&mut self, record: &[u8], id: u32, entry: Entry, tools: &Tools<'_>) -> Result<usize, FeedError> {
+    /// A record of a block that was run as a whole. Returns its length.
+    fn whole(&mut self, record: &[u8], header: Header, tools: &Tools<'_>) -> Result<usize, FeedError> {
         let space = self.space;
         let truncated = || FeedError::Log { space, source: BadLog::Truncated { at: 0 } };
-        let fixed = (HEADER_BYTES + entry.bytes) as usize;
+        let index = self.index(header).ok_or_else(truncated)?;
+        let entry = *self.entries.get(index).ok_or_else(truncated)?;
+        let block = Rc::clone(self.blocks.get(header.id() as usize).ok_or_else(truncated)?);
+        let path = *block.translated.paths.get(header.path() as usize).ok_or_else(truncated)?;
+        let fixed = (HEADER_BYTES + path.log_bytes) as usize;
         let mut len = fixed;
-        let block = Rc::clone(self.blocks.get(id as usize).ok_or_else(truncated)?);
         let slots = &block.translated.slots;
-        if slots.first().is_some_and(translate::Slot::is_bulk) && entry.bytes >= 20 {
+        if slots.first().is_some_and(translate::Slot::is_bulk) && path.log_bytes >= 20 {
             len += (word(record, HEADER_BYTES as usize + 16).ok_or_else(truncated)? as usize)
                 .next_multiple_of(4);
         }
@@ -298,18 +390,27 @@ impl Feed {
             let gap = pc.0.wrapping_sub(stopped.0);
             self.system(stopped, gap.clamp(1, 15) as u8, tools.dictionary);
         }
-        self.raw.block(entry.block, entry.instructions);
+        let local = self.number(index);
+        self.raw.run(local, u32::from(entry.instructions));
         self.moment.0 += u64::from(entry.instructions);
-        self.joined = entry.joined;
+        self.joined = shapes::end_of(path.end).leads_on();
         self.raw.log(&record[..fixed]);
-        if entry.variable {
+        if entry.kind == Kind::Variable {
             self.variable(record, &block)?;
         }
-        let path = block.translated.paths.get((word(record, 0).unwrap_or(0) & 15) as usize);
-        if let Some(translate::Terminator::Stop { at }) = path.map(|path| path.end) {
+        if let translate::Terminator::Stop { at } = path.end {
             self.stopped_at = Some(at);
         }
         Ok(len)
+    }
+
+    /// The number of an entry's block in the granule.
+    fn number(&mut self, index: usize) -> u32 {
+        let entry = &mut self.entries[index];
+        if entry.granule != self.granule {
+            (entry.local, entry.granule) = (self.raw.local(entry.shape), self.granule);
+        }
+        entry.local
     }
 
     /// The runs of the variable stores of a record.

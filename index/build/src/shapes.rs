@@ -28,22 +28,30 @@ pub(crate) fn of_path(block: &Block, number: usize) -> Option<BlockShape> {
     if path.instructions == 0 {
         return None;
     }
-    let (end, after) = match path.end {
-        Terminator::Fall { to } => (BlockEnd::Fall, Some(to)),
-        Terminator::Stop { at } => (BlockEnd::Fall, Some(at)),
-        Terminator::Jump { .. } => (BlockEnd::Jump, None),
-        Terminator::Conditional { fall, .. } => (BlockEnd::Jump, Some(fall)),
-        Terminator::JumpIndirect => (BlockEnd::IndirectJump, None),
-        Terminator::Call { returns_to, .. } | Terminator::CallIndirect { returns_to } => {
-            (BlockEnd::Call, Some(returns_to))
-        }
-        Terminator::Return => (BlockEnd::Return, None),
+    let end = end_of(path.end);
+    let after = match path.end {
+        Terminator::Fall { to } => Some(to),
+        Terminator::Stop { at } => Some(at),
+        Terminator::Conditional { fall, .. } => Some(fall),
+        Terminator::Call { returns_to, .. } | Terminator::CallIndirect { returns_to } => Some(returns_to),
+        Terminator::Jump { .. } | Terminator::JumpIndirect | Terminator::Return => None,
     };
     let slots = translated.slots.get(..path.slots as usize).unwrap_or_default();
     let lens = lens(block, path.instructions, after);
     let seams = seams(block, &lens);
     let record = path.log_bytes as u16;
     Some(BlockShape { pc: translated.pc, lens, seams, stores: stores(slots), record, end })
+}
+
+/// How a path through a block ends.
+pub(crate) const fn end_of(end: Terminator) -> BlockEnd {
+    match end {
+        Terminator::Fall { .. } | Terminator::Stop { .. } => BlockEnd::Fall,
+        Terminator::Jump { .. } | Terminator::Conditional { .. } => BlockEnd::Jump,
+        Terminator::JumpIndirect => BlockEnd::IndirectJump,
+        Terminator::Call { .. } | Terminator::CallIndirect { .. } => BlockEnd::Call,
+        Terminator::Return => BlockEnd::Return,
+    }
 }
 
 /// The shape of the first `instructions` of a block that a fault ended there, and the bytes of its record.

@@ -4,6 +4,14 @@
 use crate::dictionary::{Layout, SlotAddress};
 use crate::wire::{WireError, put_signed, unzigzag, zigzag};
 
+/// An address that is being coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Address {
+    pub(crate) here: u64,
+    /// The address of the store just before, whichever slot made it (fixed and variable ones do not count).
+    pub(crate) before: u64,
+}
+
 /// What an address is coded as a difference to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -30,17 +38,17 @@ impl Coding {
 /// How many addresses of a slot are looked at to choose its coding.
 const SAMPLE: usize = 96;
 
-/// A guess at what coding `addresses` (with the address stored just before each in `before`) will cost.
-fn choose(addresses: &[u64], before: &[u64]) -> Coding {
+/// A guess at what coding `addresses` will cost.
+fn choose(addresses: &[Address]) -> Coding {
     let step = (addresses.len() / SAMPLE).max(1);
     let mut cost = [0u32; 3];
     let mut last = [0u64; 3];
     let mut at = 2;
     while at < addresses.len() {
-        let here = addresses[at];
-        let delta = here.wrapping_sub(addresses[at - 1]);
-        let stride = addresses[at - 1].wrapping_sub(addresses[at - 2]);
-        let codes = [delta, here.wrapping_sub(before[at]), delta.wrapping_sub(stride)];
+        let Address { here, before } = addresses[at];
+        let delta = here.wrapping_sub(addresses[at - 1].here);
+        let stride = addresses[at - 1].here.wrapping_sub(addresses[at - 2].here);
+        let codes = [delta, here.wrapping_sub(before), delta.wrapping_sub(stride)];
         for (kind, code) in codes.into_iter().enumerate() {
             let bytes = (70 - zigzag(code as i64).leading_zeros()) / 7;
             cost[kind] += if code == last[kind] { 1 } else { 4 + 8 * bytes };
@@ -59,38 +67,32 @@ fn choose(addresses: &[u64], before: &[u64]) -> Coding {
 }
 
 /// Codes all streams, one after the other, into `out`, and their codings into `codings`.
-pub(crate) fn write(
-    layout: &Layout,
-    addresses: &[u64],
-    before: &[u64],
-    codings: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn write(layout: &Layout, addresses: &[Address], codings: &mut Vec<u8>, out: &mut Vec<u8>) {
     for slot in &layout.slots {
         let SlotAddress::Stream { base, owns: true, .. } = slot.address else { continue };
         let range = base as usize..(base + layout.locals[slot.local as usize].count) as usize;
-        let (addresses, before) = (&addresses[range.clone()], &before[range]);
-        let coding = choose(addresses, before);
+        let addresses = &addresses[range];
+        let coding = choose(addresses);
         codings.push(coding as u8);
         match coding {
             Coding::Last => {
                 let mut last = 0u64;
-                for &addr in addresses {
-                    put_signed(out, addr.wrapping_sub(last) as i64);
-                    last = addr;
+                for &Address { here, .. } in addresses {
+                    put_signed(out, here.wrapping_sub(last) as i64);
+                    last = here;
                 }
             }
             Coding::Before => {
-                for (&addr, &before) in addresses.iter().zip(before) {
-                    put_signed(out, addr.wrapping_sub(before) as i64);
+                for &Address { here, before } in addresses {
+                    put_signed(out, here.wrapping_sub(before) as i64);
                 }
             }
             Coding::Stride => {
                 let (mut last, mut stride) = (0u64, 0u64);
-                for &addr in addresses {
-                    let delta = addr.wrapping_sub(last);
+                for &Address { here, .. } in addresses {
+                    let delta = here.wrapping_sub(last);
                     put_signed(out, delta.wrapping_sub(stride) as i64);
-                    (last, stride) = (addr, delta);
+                    (last, stride) = (here, delta);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Which blocks a granule runs and where the columns of their stores lie. Encoder and decoder compute the same layout
 //! from the same counts, so that none of it is stored.
 
-use crate::shape::{BlockId, BlockShape, BlockTable, StoreAddress, StoreContents, StoreSize};
+use crate::shape::{BlockId, BlockTable, StoreAddress, StoreContents, StoreShape, StoreSize};
 use crate::wire::WireError;
 
 /// A block of the granule.
@@ -72,17 +72,23 @@ impl Layout {
         let mut layout = Self::default();
         for &(id, count) in blocks {
             let shape = table.get(id).ok_or(WireError::Invalid { what: "block number" })?;
-            layout.add(id, count, shape)?;
+            layout.add(id, count, shape.instructions(), &shape.stores)?;
         }
         Ok(layout)
     }
 
     /// Adds a block: the next local number.
-    pub(crate) fn add(&mut self, id: BlockId, count: u32, shape: &BlockShape) -> Result<(), WireError> {
+    pub(crate) fn add(
+        &mut self,
+        id: BlockId,
+        count: u32,
+        instructions: u32,
+        stores: &[StoreShape],
+    ) -> Result<(), WireError> {
         let first_slot = self.slots.len();
         let local = self.locals.len() as u32;
         let (mut variable, mut moving) = (false, false);
-        for (index, store) in shape.stores.iter().enumerate() {
+        for (index, store) in stores.iter().enumerate() {
             let (size, address) = match store.size {
                 StoreSize::Variable => (0, SlotAddress::Variable),
                 StoreSize::Fixed(size) => (size, self.address(store.address, first_slot, count)?),
@@ -104,9 +110,9 @@ impl Layout {
         self.locals.push(Local {
             id,
             count,
-            instructions: shape.instructions(),
+            instructions,
             first_slot: first_slot as u32,
-            slots: shape.stores.len() as u16,
+            slots: stores.len() as u16,
             variable,
             moving,
         });

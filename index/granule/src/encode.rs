@@ -2,11 +2,14 @@
 
 use guest::{Moment, SpaceId};
 
-use crate::dictionary::{Layout, Slot, SlotAddress, SlotValue};
-use crate::frames::{Call, Flow, Frames, Step, write_hints};
+use crate::addresses::Address;
+use crate::dictionary::{Layout, SlotAddress};
+use crate::digest::{Digest, Digests};
+use crate::frames::{Call, Flow, Frames, Pauses, Step, Turn, write_hints};
 use crate::pages::{ByPage, PageMask};
 use crate::raw::{HEADER, RawGranule};
-use crate::shape::{BlockId, BlockShape, BlockTable, StoreAddress, StoreContents, StoreShape};
+use crate::scatter::Recipes;
+use crate::shape::{BlockId, BlockShape, BlockTable, StoreShape};
 use crate::values::{PIECE, Plan, write_chunk};
 use crate::wire::{Packer, WireError, put_signed, put_varint};
 use crate::{addresses, system};
@@ -98,44 +101,41 @@ impl Encoded {
     }
 }
 
-/// Encodes granules. Keeps its buffers from one to the next.
+/// Encodes granules of one block table, which may grow. Keeps its buffers from one to the next.
 pub struct Encoder {
     packer: Packer,
     /// By block number: how often it runs, then its local number. All zero between granules.
     counts: Vec<u32>,
     distinct: Vec<BlockId>,
+    /// The granule's local numbers to those of the columns, which are in the order of block numbers.
+    numbers: Vec<Number>,
     sequence: Vec<u32>,
-    addresses: Vec<u64>,
-    before: Vec<u64>,
+    /// What may mean something to call stacks: local number, tick.
+    turns: Vec<(u32, u64)>,
+    /// Where each call pushed its return address, if it is not the same every time.
+    pushed: Vec<u64>,
+    digests: Digests,
+    addresses: Vec<Address>,
     values: Vec<u8>,
     pages: ByPage<PageMask>,
     code: ByPage<CodeUse>,
     blocks: Blocks,
 }
 
+/// A block by the granule's own local number.
+#[derive(Clone, Copy, Debug)]
+struct Number {
+    local: u32,
+    instructions: u16,
+    leads_on: bool,
+}
+
 /// What follows from the blocks that run, by local number.
 #[derive(Debug, Default)]
 struct Blocks {
     layout: Layout,
-    records: Vec<Record>,
-    ops: Vec<Op>,
+    recipes: Recipes,
     steps: Vec<Step>,
-}
-
-/// What to do for a store of a record.
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    Address { at: u16, base: u32 },
-    Derived { base: u32, delta: i64 },
-    Value { at: u16, size: u8, base: u64 },
-}
-
-/// A block's record: what to take from it.
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    first: u32,
-    ops: u32,
-    bytes: u32,
 }
 
 impl Encoder {
@@ -145,9 +145,12 @@ impl Encoder {
             packer: Packer::new()?,
             counts: Vec::new(),
             distinct: Vec::new(),
+            numbers: Vec::new(),
             sequence: Vec::new(),
+            turns: Vec::new(),
+            pushed: Vec::new(),
+            digests: Digests::default(),
             addresses: Vec::new(),
-            before: Vec::new(),
             values: Vec::new(),
             pages: ByPage::default(),
             code: ByPage::default(),
@@ -183,14 +186,17 @@ impl Encoder {
         self.summarise(raw, &mut encoded);
         let flow = Flow {
             steps: &self.blocks.steps,
-            sequence: &self.sequence,
-            addresses: &self.addresses,
             marks: &raw.marks,
             hints: &raw.hints,
             first_tick: raw.first_tick,
         };
+        let (turns, mut calls) = (self.turns.iter().copied(), self.pushed.iter());
+        let pushed = |_, step: &Step| {
+            let moving = calls.next().copied().unwrap_or(0);
+            if let SlotAddress::Stream { .. } = step.push() { moving } else { step.push().of(&[], 0) }
+        };
         let closed = &mut encoded.closed;
-        flow.follow(frames, u64::MAX, &mut |call| {
+        flow.follow(turns, pushed, frames, u64::MAX, &mut |call| {
             if call.crossed {
                 closed.push(call);
             }
@@ -203,25 +209,25 @@ impl Encoder {
     fn number_blocks(&mut self, raw: &RawGranule, table: &BlockTable) -> Result<(), EncodeError> {
         self.blocks.clear();
         self.code.clear();
+        self.digests.learn(table).map_err(|block| EncodeError::UnknownBlock { block })?;
         self.counts.resize(table.len(), 0);
         self.distinct.clear();
-        for &block in &raw.blocks {
-            let unknown = EncodeError::UnknownBlock { block: BlockId(block) };
-            let count = self.counts.get_mut(block as usize).ok_or(unknown)?;
-            if *count == 0 {
-                self.distinct.push(BlockId(block));
+        for (&id, &count) in raw.locals.iter().zip(&raw.counts).filter(|(_, count)| **count > 0) {
+            let total = self.counts.get_mut(id.index()).ok_or(EncodeError::UnknownBlock { block: id })?;
+            if *total == 0 {
+                self.distinct.push(id);
             }
-            *count += 1;
+            *total += count;
         }
         // Blocks were numbered as they were first seen: those that run together have numbers near each other.
         self.distinct.sort_unstable();
         let mut expected = 0;
         for (local, &id) in self.distinct.iter().enumerate() {
-            let shape = table.get(id).ok_or(EncodeError::UnknownBlock { block: id })?;
+            let digest = self.digests.get(id).ok_or(EncodeError::UnknownBlock { block: id })?;
             let count = std::mem::replace(&mut self.counts[id.index()], local as u32);
-            expected += u64::from(count) * (HEADER as u64 + u64::from(shape.record));
-            self.blocks.add(id, count, shape)?;
-            run_code(&mut self.code, shape, count);
+            expected += u64::from(count) * (HEADER as u64 + u64::from(digest.record));
+            self.blocks.add(id, count, digest, self.digests.stores(digest))?;
+            run_code(&mut self.code, digest, count, || table.get(id));
         }
         if expected != raw.log.len() as u64 {
             return Err(EncodeError::Log { expected, found: raw.log.len() as u64 });
@@ -231,52 +237,49 @@ impl Encoder {
 
     /// Sorts addresses and values by slot.
     fn scatter(&mut self, raw: &RawGranule) {
-        let Blocks { layout, records, ops, .. } = &self.blocks;
-        self.sequence.clear();
-        self.sequence.extend(raw.blocks.iter().map(|&block| self.counts[block as usize]));
-        self.distinct.iter().for_each(|id| self.counts[id.index()] = 0);
-        self.addresses.resize(layout.addresses as usize, 0);
-        self.before.resize(layout.addresses as usize, 0);
-        self.values.resize(layout.value_bytes as usize, 0);
-        let (addresses, befores) = (self.addresses.as_mut_slice(), self.before.as_mut_slice());
-        let values = self.values.as_mut_slice();
-        let mut seen = vec![0u32; records.len()];
-        let mut log = raw.log.as_slice();
-        let mut before = 0u64;
-        for &local in &self.sequence {
-            let record = records[local as usize];
-            let (bytes, rest) = log.split_at(HEADER + record.bytes as usize);
-            log = rest;
-            if record.ops == 0 {
-                continue;
+        let counts = &mut self.counts;
+        let steps = &self.blocks.steps;
+        self.numbers.clear();
+        self.numbers.extend(raw.locals.iter().map(|id| {
+            let local = counts.get(id.index()).copied().unwrap_or(0);
+            let turn = steps.get(local as usize).map(Step::turn);
+            let instructions = turn.map_or(0, |turn| turn.instructions as u16);
+            Number { local, instructions, leads_on: turn.is_some_and(Turn::leads_on) }
+        }));
+        self.distinct.iter().for_each(|id| counts[id.index()] = 0);
+        self.order(raw);
+        self.addresses.resize(self.blocks.layout.addresses as usize, Address::default());
+        let (addresses, values, pushed) = (&mut self.addresses, &mut self.values, &mut self.pushed);
+        self.blocks.recipes.scatter(&self.sequence, &raw.log, addresses, values, pushed);
+    }
+
+    /// Puts local numbers in the order they ran, and those that may mean something to call stacks with their ticks.
+    fn order(&mut self, raw: &RawGranule) {
+        let len = raw.sequence.len();
+        self.sequence.resize(len, 0);
+        self.turns.resize(len, (0, 0));
+        let mut pauses = Pauses::new(&raw.marks, &raw.hints);
+        let (mut tick, mut pause, mut wanted, mut turns) = (raw.first_tick, raw.first_tick, true, 0);
+        for (to, &from) in self.sequence.iter_mut().zip(&raw.sequence) {
+            let Number { local, instructions, leads_on } = self.numbers[from as usize];
+            *to = local;
+            if tick >= pause {
+                pause = pauses.after(tick);
+                wanted = true;
             }
-            let bytes = &bytes[HEADER..];
-            let k = seen[local as usize];
-            seen[local as usize] = k + 1;
-            let first = record.first as usize;
-            for op in &ops[first..first + record.ops as usize] {
-                match *op {
-                    Op::Address { at, base } => {
-                        let slot = (base + k) as usize;
-                        let addr = word(bytes, usize::from(at));
-                        addresses[slot] = addr;
-                        befores[slot] = before;
-                        before = addr;
-                    }
-                    Op::Derived { base, delta } => {
-                        before = addresses[(base + k) as usize].wrapping_add(delta as u64);
-                    }
-                    Op::Value { at, size, base } => copy(bytes, at, size, base, k, values),
-                }
-            }
+            self.turns[turns] = (local, tick);
+            turns += usize::from(wanted | leads_on);
+            wanted = leads_on;
+            tick += u64::from(instructions);
         }
+        self.turns.truncate(turns);
     }
 
     fn columns(&mut self, raw: &RawGranule, encoded: &mut Encoded) -> Result<(), EncodeError> {
         let layout = &self.blocks.layout;
         let mut codings = Vec::new();
         let mut addresses = Vec::with_capacity(self.addresses.len() * 2);
-        addresses::write(layout, &self.addresses, &self.before, &mut codings, &mut addresses);
+        addresses::write(layout, &self.addresses, &mut codings, &mut addresses);
         let mut put = |number: u32, bytes: &[u8]| -> Result<(), EncodeError> {
             encoded.columns.push((number, self.packer.pack(bytes)?));
             Ok(())
@@ -308,16 +311,19 @@ impl Encoder {
         let plan = Plan::new(layout);
         let mut piece = Vec::with_capacity(PIECE);
         let mut number = 0;
+        let mut starts = self.blocks.recipes.value_starts().iter();
+        let mut values = 0;
         for chunk in &plan.chunks {
+            if chunk.first == 0 {
+                values = starts.next().map_or(0, |&start| start as usize);
+            }
             if chunk.piece != number {
                 encoded.columns.push((column::VALUES + number, self.packer.pack(&piece)?));
                 piece.clear();
                 number = chunk.piece;
             }
-            let slot = &layout.slots[chunk.slot as usize];
-            let SlotValue::Stream(base) = slot.value else { continue };
-            let size = usize::from(slot.size);
-            let start = base as usize + chunk.first as usize * size;
+            let size = usize::from(layout.slots[chunk.slot as usize].size);
+            let start = values + chunk.first as usize * size;
             write_chunk(&self.values[start..start + chunk.count as usize * size], size, &mut piece);
         }
         if plan.pieces > 0 {
@@ -344,8 +350,8 @@ impl Encoder {
                 SlotAddress::Fixed(addr) => self.pages.add(addr, size),
                 SlotAddress::Stream { base, delta, .. } => {
                     let count = layout.locals[slot.local as usize].count;
-                    for &addr in &self.addresses[base as usize..(base + count) as usize] {
-                        self.pages.add(addr.wrapping_add(delta as u64), size);
+                    for addr in &self.addresses[base as usize..(base + count) as usize] {
+                        self.pages.add(addr.here.wrapping_add(delta as u64), size);
                     }
                 }
             }
@@ -361,34 +367,38 @@ impl Encoder {
 impl Blocks {
     fn clear(&mut self) {
         self.layout.clear();
-        self.records.clear();
-        self.ops.clear();
+        self.recipes.clear();
         self.steps.clear();
     }
 
     /// Adds a block that runs `count` times.
-    fn add(&mut self, id: BlockId, count: u32, shape: &BlockShape) -> Result<(), WireError> {
-        self.layout.add(id, count, shape)?;
+    fn add(
+        &mut self,
+        id: BlockId,
+        count: u32,
+        digest: &Digest,
+        stores: &[StoreShape],
+    ) -> Result<(), WireError> {
+        self.layout.add(id, count, digest.turn.instructions, stores)?;
         let slots = self.layout.locals.last().map_or(&[][..], |local| self.layout.slots_of(local));
-        self.steps.push(Step::new(shape, slots));
-        let first = self.ops.len();
-        compile(slots, &shape.stores, &mut self.ops);
-        let ops = (self.ops.len() - first) as u32;
-        self.records.push(Record { first: first as u32, ops, bytes: u32::from(shape.record) });
-        Ok(())
+        self.steps.push(Step::new(digest.turn, slots));
+        self.recipes.add(slots, stores, digest, count)
     }
 }
 
 /// Adds the lines that a block runs `count` times to those of its pages.
-fn run_code(code: &mut ByPage<CodeUse>, shape: &BlockShape, count: u32) {
-    code.of(shape.pc.0 >> 12).instructions += u64::from(count) * u64::from(shape.instructions());
-    let last = shape.pc_of(shape.instructions().saturating_sub(1));
-    if shape.seams.is_empty() && last.0 >> 12 == shape.pc.0 >> 12 {
-        // No instruction is longer than a line: one begins in each line between.
-        let (from, to) = (shape.pc.page_offset() >> 6, last.page_offset() >> 6);
-        code.of(last.0 >> 12).lines |= (u64::MAX >> (63 - to)) & (u64::MAX << from);
-    } else {
-        shape.pcs().for_each(|pc| code.of(pc.0 >> 12).lines |= 1 << (pc.page_offset() >> 6));
+fn run_code<'a>(
+    code: &mut ByPage<CodeUse>,
+    digest: &Digest,
+    count: u32,
+    shape: impl Fn() -> Option<&'a BlockShape>,
+) {
+    let used = code.of(digest.turn.pc.0 >> 12);
+    used.instructions += u64::from(count) * u64::from(digest.turn.instructions);
+    used.lines |= digest.lines;
+    if digest.lines == 0 {
+        let pcs = shape().into_iter().flat_map(BlockShape::pcs);
+        pcs.for_each(|pc| code.of(pc.0 >> 12).lines |= 1 << (pc.page_offset() >> 6));
     }
 }
 
@@ -396,50 +406,6 @@ fn run_code(code: &mut ByPage<CodeUse>, shape: &BlockShape, count: u32) {
 fn begin(raw: &RawGranule) -> Moment {
     let first = raw.marks.moment(raw.first_tick);
     raw.system.first().map_or(first, |write| write.moment.min(first))
-}
-
-/// Appends what to do for the stores of a block.
-fn compile(slots: &[Slot], stores: &[StoreShape], ops: &mut Vec<Op>) {
-    for (slot, store) in slots.iter().zip(stores) {
-        match (slot.address, store.address) {
-            (SlotAddress::Stream { base, owns: true, .. }, StoreAddress::Logged { at }) => {
-                ops.push(Op::Address { at, base });
-            }
-            (SlotAddress::Stream { base, delta, .. }, _) => ops.push(Op::Derived { base, delta }),
-            (SlotAddress::Fixed(_) | SlotAddress::Variable, _) => {}
-        }
-        if let (SlotValue::Stream(base), StoreContents::Logged { at }) = (slot.value, store.contents) {
-            ops.push(Op::Value { at, size: slot.size, base });
-        }
-    }
-}
-
-#[inline]
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
-}
-
-#[inline]
-fn copy(bytes: &[u8], at: u16, size: u8, base: u64, k: u32, values: &mut [u8]) {
-    fn fixed<const N: usize>(bytes: &[u8], at: usize, base: u64, k: u32, values: &mut [u8]) {
-        let to = base as usize + k as usize * N;
-        values[to..to + N].copy_from_slice(&bytes[at..at + N]);
-    }
-    let at = usize::from(at);
-    match size {
-        8 => fixed::<8>(bytes, at, base, k, values),
-        4 => fixed::<4>(bytes, at, base, k, values),
-        1 => fixed::<1>(bytes, at, base, k, values),
-        2 => fixed::<2>(bytes, at, base, k, values),
-        16 => fixed::<16>(bytes, at, base, k, values),
-        32 => fixed::<32>(bytes, at, base, k, values),
-        64 => fixed::<64>(bytes, at, base, k, values),
-        size => {
-            let size = usize::from(size);
-            let to = base as usize + k as usize * size;
-            values[to..to + size].copy_from_slice(&bytes[at..at + size]);
-        }
-    }
 }
 
 /// The granule's place, its blocks with their counts, how its addresses are coded, how many bulk bytes it has.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use guest::{GuestAddr, Moment, TaskId};
 
 use crate::dictionary::{Slot, SlotAddress};
-use crate::marks::Marks;
+use crate::marks::{Mark, Marks};
 use crate::shape::{BlockEnd, BlockShape, StoreContents, StoreSize};
 use crate::wire::{Reader, WireError, put_signed, put_varint};
 
@@ -279,23 +279,23 @@ impl Stack {
     }
 
     /// A block ran, from `moment` on; `pushed` is where its last store went.
-    fn run(&mut self, task: TaskId, step: &Step, moment: Moment, pushed: u64, left: &mut impl FnMut(Call)) {
+    fn run(&mut self, task: TaskId, turn: &Turn, moment: Moment, pushed: u64, left: &mut impl FnMut(Call)) {
         let entered = matches!(self.unfinished.pending, Pending::Call { .. });
         let through_stub = self.unfinished.pending == Pending::Stub;
-        self.arrive(task, step.pc, moment, left);
-        if through_stub && step.unbound {
+        self.arrive(task, turn.pc, moment, left);
+        if through_stub && turn.unbound {
             self.unfinished.binding = Some(Binding { depth: self.frames.len(), jumps: 2 });
         }
-        match step.end {
+        match turn.end {
             BlockEnd::Call => {
                 let sp = GuestAddr(pushed);
-                let last = Moment(moment.0 + u64::from(step.instructions) - 1);
+                let last = Moment(moment.0 + u64::from(turn.instructions) - 1);
                 let jumped = self.unfinished.jumped.take().unwrap_or(last);
                 self.unwind(task, sp.wrapping_add(1), jumped, left);
-                self.unfinished.pending = Pending::Call { site: step.site, ret: step.ret, sp };
+                self.unfinished.pending = Pending::Call { site: turn.site, ret: turn.ret, sp };
             }
             BlockEnd::Return => self.unfinished.pending = Pending::Return,
-            BlockEnd::IndirectJump if entered && step.instructions <= 2 => {
+            BlockEnd::IndirectJump if entered && turn.instructions <= 2 => {
                 self.unfinished.pending = Pending::Stub
             }
             BlockEnd::IndirectJump => self.unfinished.pending = Pending::Jump,
@@ -334,34 +334,28 @@ impl Stack {
 pub(crate) struct Flow<'a> {
     /// By local number.
     pub(crate) steps: &'a [Step],
-    pub(crate) sequence: &'a [u32],
-    pub(crate) addresses: &'a [u64],
     pub(crate) marks: &'a Marks,
     pub(crate) hints: &'a [Hint],
     pub(crate) first_tick: u64,
 }
 
-/// What a block does to call stacks.
+/// How a block begins and ends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pc: GuestAddr,
-    /// Its last instruction, and what follows it.
+pub(crate) struct Turn {
+    pub(crate) pc: GuestAddr,
+    /// Its last instruction, and what follows it, for calls.
     site: GuestAddr,
     ret: GuestAddr,
-    instructions: u32,
+    pub(crate) instructions: u32,
     end: BlockEnd,
     /// Whether it is what follows a linkage stub that is not bound: it pushes a number and jumps.
     unbound: bool,
-    /// Where its last store goes, for calls.
-    push: SlotAddress,
 }
 
-impl Step {
-    /// Of a block whose slots are `slots`.
-    pub(crate) fn new(shape: &BlockShape, slots: &[Slot]) -> Self {
+impl Turn {
+    pub(crate) fn new(shape: &BlockShape) -> Self {
         let (instructions, calls) = (shape.instructions(), shape.end == BlockEnd::Call);
         let at = |index| if calls { shape.pc_of(index) } else { GuestAddr(0) };
-        let push = slots.last().filter(|_| calls).map_or(SlotAddress::Variable, |slot| slot.address);
         Self {
             pc: shape.pc,
             site: at(instructions.saturating_sub(1)),
@@ -369,8 +363,65 @@ impl Step {
             instructions,
             end: shape.end,
             unbound: is_unbound(shape),
-            push,
         }
+    }
+
+    pub(crate) fn calls(&self) -> bool {
+        self.end == BlockEnd::Call
+    }
+
+    /// Whether it means something to a call stack that waits for nothing: then the next block does, too.
+    pub(crate) const fn leads_on(&self) -> bool {
+        self.end.leads_on()
+    }
+}
+
+/// What a block does to call stacks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    turn: Turn,
+    /// Where its last store goes, for calls.
+    push: SlotAddress,
+}
+
+impl Step {
+    /// Of a block whose slots are `slots`.
+    pub(crate) fn new(turn: Turn, slots: &[Slot]) -> Self {
+        let push = slots.last().filter(|_| turn.calls());
+        Self { turn, push: push.map_or(SlotAddress::Variable, |slot| slot.address) }
+    }
+
+    pub(crate) const fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
+    /// Where its last store goes, for calls.
+    pub(crate) const fn push(&self) -> SlotAddress {
+        self.push
+    }
+}
+
+/// The ticks before which something else than a block's end can mean something to call stacks.
+pub(crate) struct Pauses<'a> {
+    marks: &'a [Mark],
+    hints: &'a [Hint],
+}
+
+impl<'a> Pauses<'a> {
+    pub(crate) const fn new(marks: &'a Marks, hints: &'a [Hint]) -> Self {
+        Self { marks: marks.all(), hints }
+    }
+
+    /// The first one after `tick`. Later ones are asked for later.
+    pub(crate) fn after(&mut self, tick: u64) -> u64 {
+        while let Some((_, rest)) = self.marks.split_first().filter(|(mark, _)| mark.tick <= tick) {
+            self.marks = rest;
+        }
+        while let Some((_, rest)) = self.hints.split_first().filter(|(hint, _)| hint.tick <= tick) {
+            self.hints = rest;
+        }
+        let mark = self.marks.first().map_or(u64::MAX, |mark| mark.tick);
+        self.hints.first().map_or(mark, |hint| hint.tick.min(mark))
     }
 }
 
@@ -385,24 +436,21 @@ fn is_unbound(shape: &BlockShape) -> bool {
 
 impl Flow<'_> {
     /// Follows calls and returns up to (without) tick `until`, from the stacks that `frames` holds. Left functions go to
-    /// `left` as they are left.
-    pub(crate) fn follow(&self, frames: &mut Frames, until: u64, left: &mut impl FnMut(Call)) {
-        // Instructions, and whether the block means something to a stack that waits for nothing.
-        let short: Vec<(u32, bool)> = self
-            .steps
-            .iter()
-            .map(|step| {
-                let plain = matches!(step.end, BlockEnd::Fall | BlockEnd::Jump | BlockEnd::System);
-                (step.instructions, !plain)
-            })
-            .collect();
-        // How often each block ran so far, counted for calls.
-        let mut calls = vec![0u32; self.steps.len()];
-        let mut tick = self.first_tick;
-        let mut mark = self.marks.at(tick);
+    /// `left` as they are left. `turns` are the granule's blocks with their ticks; those may be left out that neither lead on
+    /// nor follow one that does nor are the first at or after a pause. `pushed` is asked for each call in turn where it pushed its
+    /// return address.
+    pub(crate) fn follow(
+        &self,
+        turns: impl Iterator<Item = (u32, u64)>,
+        mut pushed: impl FnMut(u32, &Step) -> u64,
+        frames: &mut Frames,
+        until: u64,
+        left: &mut impl FnMut(Call),
+    ) {
+        let mut mark = self.marks.at(self.first_tick);
         let mut stack = frames.take(mark.task);
-        let (mut next_mark, mut next_hint, mut pause) = (1, 0, tick);
-        for &number in self.sequence {
+        let (mut next_mark, mut next_hint, mut pause) = (1, 0, self.first_tick);
+        for (number, tick) in turns {
             if tick >= pause {
                 if tick >= until {
                     break;
@@ -420,18 +468,12 @@ impl Flow<'_> {
                 let next = self.marks.all().get(next_mark).map_or(u64::MAX, |next| next.tick);
                 pause = self.hints.get(next_hint).map_or(next, |hint| hint.tick.min(next)).min(until);
             }
-            let (instructions, means) = short[number as usize];
-            if means || stack.is_waiting() {
-                let step = &self.steps[number as usize];
-                let mut pushed = 0;
-                if step.end == BlockEnd::Call {
-                    let count = &mut calls[number as usize];
-                    pushed = step.push.of(self.addresses, *count);
-                    *count += 1;
-                }
-                stack.run(mark.task, step, Moment(mark.moment.0 + (tick - mark.tick)), pushed, left);
+            let step = &self.steps[number as usize];
+            if step.turn.leads_on() || stack.is_waiting() {
+                let pushed = if step.turn.calls() { pushed(number, step) } else { 0 };
+                let moment = Moment(mark.moment.0 + (tick - mark.tick));
+                stack.run(mark.task, &step.turn, moment, pushed, left);
             }
-            tick += u64::from(instructions);
         }
         frames.put(mark.task, stack);
         for hint in self.hints.iter().skip(next_hint).take_while(|hint| hint.tick < until) {

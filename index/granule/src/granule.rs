@@ -8,7 +8,7 @@ use guest::{GuestAddr, Moment};
 
 use crate::dictionary::{Layout, Local, SlotAddress, SlotValue};
 use crate::encode::column;
-use crate::frames::{Call, Flow, Frames, Hint, Step, read_hints};
+use crate::frames::{Call, Flow, Frames, Hint, Step, Turn, read_hints};
 use crate::marks::Marks;
 use crate::raw::{SystemWrite, VariableRun};
 use crate::shape::{BlockId, BlockTable};
@@ -296,17 +296,25 @@ impl Granule {
         let (marks, hints) = self.marks_and_hints()?;
         let layout = &self.head.layout;
         let step =
-            |local: &Local| self.table.get(local.id).map(|shape| Step::new(shape, layout.slots_of(local)));
+            |local: &Local| Some(Step::new(Turn::new(self.table.get(local.id)?), layout.slots_of(local)));
         let steps: Option<Vec<Step>> = layout.locals.iter().map(step).collect();
-        let flow = Flow {
-            steps: &steps.ok_or_else(|| invalid(column::HEAD, "block number"))?,
-            sequence: self.sequence()?,
-            addresses: self.addresses()?,
-            marks,
-            hints,
-            first_tick: self.head.first_tick,
+        let steps = steps.ok_or_else(|| invalid(column::HEAD, "block number"))?;
+        let mut tick = self.head.first_tick;
+        let turns = self.sequence()?.iter().map(|&number| {
+            let here = tick;
+            tick += u64::from(steps[number as usize].turn().instructions);
+            (number, here)
+        });
+        let addresses = self.addresses()?;
+        // How often each block ran so far, counted for calls.
+        let mut calls = vec![0u32; steps.len()];
+        let pushed = |number: u32, step: &Step| {
+            let count = &mut calls[number as usize];
+            *count += 1;
+            step.push().of(addresses, *count - 1)
         };
-        flow.follow(frames, until, &mut left);
+        let flow = Flow { steps: &steps, marks, hints, first_tick: self.head.first_tick };
+        flow.follow(turns, pushed, frames, until, &mut left);
         Ok(())
     }
 

@@ -8,6 +8,8 @@
 //! - `wire`: varints and zstd
 //! - `raw`: a granule while it is being filled
 //! - `encode`: from a filled granule to columns
+//! - `digest`: what encoding needs of each block
+//! - `scatter`: what log records hold, sorted by slot
 //! - `addresses`: the address streams, one per store of a block
 //! - `values`: the value pieces
 //! - `dictionary`: which blocks a granule runs, and how each of their slots is coded
@@ -20,6 +22,7 @@
 
 mod addresses;
 mod dictionary;
+mod digest;
 mod encode;
 mod frames;
 mod granule;
@@ -27,6 +30,7 @@ mod marks;
 mod pages;
 mod raw;
 mod runs;
+mod scatter;
 mod shape;
 mod system;
 mod values;

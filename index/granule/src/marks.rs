@@ -37,8 +37,8 @@ impl Marks {
     }
 
     /// The marks by tick.
-    pub fn all(&self) -> &[Mark] {
-        &self.marks
+    pub const fn all(&self) -> &[Mark] {
+        self.marks.as_slice()
     }
 
     /// The mark in force at `tick`.

@@ -46,7 +46,12 @@ pub struct RawGranule {
     pub(crate) space: SpaceId,
     pub(crate) first_tick: u64,
     pub(crate) ticks: u64,
-    pub(crate) blocks: Vec<u32>,
+    /// The blocks by local number. One can have several.
+    pub(crate) locals: Vec<BlockId>,
+    /// How often each runs, by local number.
+    pub(crate) counts: Vec<u32>,
+    /// Local numbers in the order they ran.
+    pub(crate) sequence: Vec<u32>,
     pub(crate) log: Vec<u8>,
     pub(crate) variable: Vec<VariableRun>,
     pub(crate) bulk: Vec<u8>,
@@ -63,7 +68,9 @@ impl RawGranule {
             space,
             first_tick,
             ticks: 0,
-            blocks: Vec::new(),
+            locals: Vec::new(),
+            counts: Vec::new(),
+            sequence: Vec::new(),
             log: Vec::new(),
             variable: Vec::new(),
             bulk: Vec::new(),
@@ -78,7 +85,9 @@ impl RawGranule {
     pub fn restart(&mut self, first_tick: u64) {
         self.first_tick = first_tick;
         self.ticks = 0;
-        self.blocks.clear();
+        self.locals.clear();
+        self.counts.clear();
+        self.sequence.clear();
         self.log.clear();
         self.variable.clear();
         self.bulk.clear();
@@ -100,12 +109,12 @@ impl RawGranule {
 
     /// Whether nothing happened in it.
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.system.is_empty()
+        self.sequence.is_empty() && self.system.is_empty()
     }
 
     /// Bytes that it holds.
     pub fn bytes(&self) -> usize {
-        self.log.len() + self.bulk.len() + self.system_bytes.len() + self.blocks.len() * 4
+        self.log.len() + self.bulk.len() + self.system_bytes.len() + self.sequence.len() * 4
     }
 
     /// From now on `task` runs, at `moment`.
@@ -114,11 +123,26 @@ impl RawGranule {
         self.marks.push(Mark { tick, moment, task });
     }
 
-    /// `block` ran its `instructions` instructions. Its record follows with [`RawGranule::log`], in the order of blocks.
+    /// A number for `block`, good until the granule is emptied. Who runs a block often keeps it for [`RawGranule::run`].
+    pub fn local(&mut self, block: BlockId) -> u32 {
+        self.locals.push(block);
+        self.counts.push(0);
+        self.locals.len() as u32 - 1
+    }
+
+    /// The block that [`RawGranule::local`] numbered so ran its `instructions` instructions. Its record follows with
+    /// [`RawGranule::log`], in the order of blocks.
     #[inline]
-    pub fn block(&mut self, block: BlockId, instructions: u32) {
-        self.blocks.push(block.0);
+    pub fn run(&mut self, local: u32, instructions: u32) {
+        self.counts[local as usize] += 1;
+        self.sequence.push(local);
         self.ticks += u64::from(instructions);
+    }
+
+    /// The same of a block that has no number.
+    pub fn block(&mut self, block: BlockId, instructions: u32) {
+        let local = self.local(block);
+        self.run(local, instructions);
     }
 
     /// Records of blocks, one after the other: four bytes of header, then as many as the block's shape says.
@@ -135,10 +159,10 @@ impl RawGranule {
     /// The variable store `store` of the last block wrote `bytes` at `addr`. Runs come in the order of stores; one
     /// without bytes is none.
     pub fn variable(&mut self, store: u16, addr: GuestAddr, bytes: &[u8]) {
-        if bytes.is_empty() || self.blocks.is_empty() {
+        if bytes.is_empty() || self.sequence.is_empty() {
             return;
         }
-        let position = self.blocks.len() as u32 - 1;
+        let position = self.sequence.len() as u32 - 1;
         let at = self.bulk.len();
         self.bulk.extend_from_slice(bytes);
         self.variable.push(VariableRun { position, store, addr: addr.0, len: bytes.len() as u32, bytes: at });

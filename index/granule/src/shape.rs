@@ -92,6 +92,11 @@ pub enum BlockEnd {
 }
 
 impl BlockEnd {
+    /// Whether the next block shows where it led: after calls, returns and jumps through registers or memory.
+    pub const fn leads_on(self) -> bool {
+        matches!(self, Self::Call | Self::Return | Self::IndirectJump)
+    }
+
     fn from_code(code: u64) -> Option<Self> {
         Some(match code {
             0 => Self::Fall,

@@ -85,8 +85,21 @@ fn choose(bytes: &[u8], size: usize) -> Coding {
     if size == 1 || size > 8 || count < FEW {
         return Coding::Raw;
     }
+    match size {
+        2 => choose_by(count, size, |index| {
+            bytes[index * 2..][..2].try_into().map_or(0, u16::from_le_bytes).into()
+        }),
+        4 => choose_by(count, size, |index| {
+            bytes[index * 4..][..4].try_into().map_or(0, u32::from_le_bytes).into()
+        }),
+        8 => choose_by(count, size, |index| bytes[index * 8..][..8].try_into().map_or(0, u64::from_le_bytes)),
+        size => choose_by(count, size, |index| number(&bytes[index * size..(index + 1) * size])),
+    }
+}
+
+#[inline]
+fn choose_by(count: usize, size: usize, value: impl Fn(usize) -> u64) -> Coding {
     let step = ((count - 2) / SAMPLE).max(1);
-    let value = |index: usize| number(&bytes[index * size..(index + 1) * size]);
     let (mut same, mut planes, mut deltas) = (0u32, 0u32, 0u32);
     let (mut index, mut looked) = (2, 0u32);
     while index < count {
@@ -109,13 +122,12 @@ fn choose(bytes: &[u8], size: usize) -> Coding {
     }
 }
 
-fn changed_bytes(mut difference: u64) -> u32 {
-    let mut changed = 0;
-    while difference != 0 {
-        changed += u32::from(difference & 0xff != 0);
-        difference >>= 8;
-    }
-    changed
+/// How many bytes of it are not 0.
+#[inline]
+const fn changed_bytes(difference: u64) -> u32 {
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let high_bits = (((difference & LOW) + LOW) | difference) & !LOW;
+    ((high_bits >> 7).wrapping_mul(0x0101_0101_0101_0101) >> 56) as u32
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -237,6 +249,15 @@ mod tests {
     use super::*;
 
     type Series = fn(u64) -> u64;
+
+    #[test]
+    fn changed_bytes_are_those_that_are_not_zero() {
+        for shift in 0..64 {
+            let value = 0x8001_00ff_7f80_0100_u64.rotate_left(shift);
+            let count = value.to_le_bytes().iter().filter(|byte| **byte != 0).count();
+            assert_eq!(changed_bytes(value) as usize, count, "{value:#x}");
+        }
+    }
 
     #[test]
     fn every_coding_gives_values_back() {

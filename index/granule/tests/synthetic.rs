@@ -53,8 +53,8 @@ fn check(granule: &Arc<Granule>, truth: &Truth, filter: &WriteFilter) {
 
 #[test]
 fn every_write_comes_back_and_every_filter_agrees_with_the_list() {
-    let mut encoder = Encoder::new().unwrap();
     for seed in 0..40 {
+        let mut encoder = Encoder::new().unwrap();
         let mut random = made::Random::new(seed);
         let (raw, table, truth) = generate(&mut random, 300 + seed as usize * 20);
         let encoded = encoder.encode(&raw, &table, &mut Frames::default()).unwrap();

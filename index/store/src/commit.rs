@@ -172,6 +172,7 @@ impl Writer {
             for (number, granule) in (first..).zip(&segment.granules) {
                 add_granule(db, number, granule)?;
             }
+            add_pages(db, first, &segment.granules)?;
             add_strings(db, segment)?;
             let ticks: u64 = segment.granules.iter().map(|granule| granule.ticks).sum();
             db.execute(
@@ -298,19 +299,34 @@ fn add_granule(db: &Transaction<'_>, number: u64, granule: &Encoded) -> rusqlite
     for (column, data) in &granule.columns {
         insert.execute(params![number * COLUMNS_PER_GRANULE + u64::from(*column), data])?;
     }
-    let mut insert = db.prepare_cached("INSERT INTO page_index VALUES(?1, ?2, ?3, ?4)")?;
-    for (page, mask) in &granule.pages {
-        insert.execute(params![granule.space, page, number, mask.to_bytes()])?;
-    }
-    let mut insert = db.prepare_cached("INSERT INTO code_index VALUES(?1, ?2, ?3, ?4)")?;
-    for (page, code) in &granule.code {
-        insert.execute(params![page, number, code.lines as i64, code.instructions])?;
-    }
     for call in &granule.closed {
         close_call(db, granule.space(), number, call)?;
     }
     for call in &granule.opened {
         open_call(db, granule.space(), number, call)?;
+    }
+    Ok(())
+}
+
+/// The pages that granules write and run, in the order of their keys: then rows that lie together are put in together.
+fn add_pages(db: &Transaction<'_>, first: u64, granules: &[Encoded]) -> rusqlite::Result<()> {
+    let numbered = || (first..).zip(granules);
+    let pages = numbered().flat_map(|(number, granule)| {
+        granule.pages.iter().map(move |(page, mask)| (granule.space, *page, number, mask))
+    });
+    let mut pages: Vec<_> = pages.collect();
+    pages.sort_unstable_by_key(|&(space, page, number, _)| (space, page, number));
+    let mut insert = db.prepare_cached("INSERT INTO page_index VALUES(?1, ?2, ?3, ?4)")?;
+    for (space, page, number, mask) in pages {
+        insert.execute(params![space, page, number, mask.to_bytes()])?;
+    }
+    let code = numbered()
+        .flat_map(|(number, granule)| granule.code.iter().map(move |(page, code)| (*page, number, *code)));
+    let mut code: Vec<_> = code.collect();
+    code.sort_unstable_by_key(|&(page, number, _)| (page, number));
+    let mut insert = db.prepare_cached("INSERT INTO code_index VALUES(?1, ?2, ?3, ?4)")?;
+    for (page, number, code) in code {
+        insert.execute(params![page, number, code.lines as i64, code.instructions])?;
     }
     Ok(())
 }

@@ -198,6 +198,9 @@ impl Space {
             // Perhaps there is no room for an arena near it, either.
             return Err(Missing::Refused(Refusal::Unreadable { pc, addr: pc }));
         }
+        if mode.logs() && self.code.next_id().0 >= translate::log::MAX_BLOCKS {
+            return Err(Missing::Failed(RunError::TooManyBlocks));
+        }
         let code = Code { host: &self.host, areas: &self.areas, rewritten: &self.rewritten };
         self.reader.load(code, pc, false);
         let mut across = false;

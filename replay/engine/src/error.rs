@@ -135,6 +135,9 @@ pub enum RunError {
     /// Indexed mode was asked of a space without a log.
     #[error("indexed mode needs a log")]
     NoLog,
+    /// More code was translated than a log can tell apart.
+    #[error("more than {} blocks of code in one process", translate::log::MAX_BLOCKS)]
+    TooManyBlocks,
     /// More words to search for than [`Search::MAX_WORDS`](crate::Search::MAX_WORDS).
     #[error("{count} words to search for, more than {}", crate::Search::MAX_WORDS)]
     TooManyWords {

@@ -4,12 +4,15 @@
 //! supervisor decides where the log lies by [`log_next`](crate::EnginePage::log_next); code only appends.
 //!
 //! ```text
-//! record  := header: u32 = id << 4 | path, then path.log_bytes bytes (see Slot), then for a block of one
+//! record  := header: u32 (Header), then path.log_bytes bytes (see Slot), then for a block of one
 //!            string store (or state save) the contents, `len` bytes padded to 4
-//!          | header: u32 = id << 4 | 15, instructions: u32, then the bytes of the slots of those first
+//!          | header: u32 of path 15, instructions: u32, then the bytes of the slots of those first
 //!            `instructions` instructions (`BlockLog::part`): a block that a fault ended (written by the supervisor:
 //!            `partial_record`)
 //! ```
+//!
+//! A header also has the length of its record if that is short and always the same: who reads the log need not look at the block
+//! to know where the next record begins.
 //!
 //! A block whose budget did not cover it has no record. Nothing checks for the log's end: the supervisor gives a
 //! budget of at most `B` instructions with `B * MAX_BYTES_PER_INSTRUCTION` bytes of room, and sets
@@ -28,6 +31,48 @@ pub const HEADER_BYTES: u32 = 4;
 
 /// The path number of a record that a fault ended.
 pub const PARTIAL_PATH: u32 = 15;
+
+/// Blocks of logging modes have numbers below this.
+pub const MAX_BLOCKS: u32 = 1 << 24;
+
+/// What stands in a header for the length of a record that is long, or not always the same.
+const LONG: u32 = 15;
+
+/// A record's header: `id << 8 | path << 4 | words behind it`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header(pub u32);
+
+impl Header {
+    /// That of path `path` of a block, whose records always have `bytes` bytes behind it.
+    pub(crate) const fn new(id: BlockId, path: u32, bytes: u32) -> Self {
+        let words = bytes / 4;
+        Self(id.0 << 8 | path << 4 | if words < LONG { words } else { LONG })
+    }
+
+    /// That of a path whose records have as many bytes as they say, or more than a header can say.
+    pub(crate) const fn long(id: BlockId, path: u32) -> Self {
+        Self(id.0 << 8 | path << 4 | LONG)
+    }
+
+    /// The block.
+    #[inline]
+    pub const fn id(self) -> u32 {
+        self.0 >> 8
+    }
+
+    /// The path through it.
+    #[inline]
+    pub const fn path(self) -> u32 {
+        self.0 >> 4 & 15
+    }
+
+    /// Bytes of the record with its header, if that says it.
+    #[inline]
+    pub const fn record_bytes(self) -> Option<usize> {
+        let words = self.0 & 15;
+        if words == LONG { None } else { Some((HEADER_BYTES + 4 * words) as usize) }
+    }
+}
 
 /// What a walker must know of a block.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -94,8 +139,8 @@ pub fn walk(log: &[u8], blocks: &[BlockLog], sink: &mut impl Sink) -> Result<(),
     while at < log.len() {
         let truncated = BadLog::Truncated { at };
         let record = &log[at..];
-        let header = word32(record, 0).ok_or(truncated)?;
-        let (id, number) = (header >> 4, header & 15);
+        let header = Header(word32(record, 0).ok_or(truncated)?);
+        let (id, number) = (header.id(), header.path());
         let block = blocks.get(id as usize).ok_or(BadLog::UnknownBlock { at, id })?;
         let (instructions, slots, start, fixed) = if number == PARTIAL_PATH {
             let instructions = word32(record, 4).ok_or(truncated)?;
@@ -291,9 +336,9 @@ pub fn partial_record(
     rdi: u64,
     contents: &mut dyn FnMut(GuestAddr, &mut [u8]),
 ) -> Vec<u8> {
-    let header = block.id.0 << 4 | PARTIAL_PATH;
+    let header = Header::long(block.id, PARTIAL_PATH);
     let mut record = Vec::new();
-    record.extend_from_slice(&header.to_le_bytes());
+    record.extend_from_slice(&header.0.to_le_bytes());
     record.extend_from_slice(&mark.retired.to_le_bytes());
     match block.slots.first() {
         Some(slot) if slot.is_bulk() => {
@@ -320,7 +365,7 @@ pub fn bulk_record(
     contents: &mut dyn FnMut(GuestAddr, &mut [u8]),
 ) -> Vec<u8> {
     let mut record = Vec::new();
-    record.extend_from_slice(&(block.id.0 << 4).to_le_bytes());
+    record.extend_from_slice(&Header::long(block.id, 0).0.to_le_bytes());
     if let Some(slot) = block.slots.first() {
         let end = match slot.contents {
             Contents::State(_) => start.wrapping_add(u64::from(slot.size)),
@@ -393,6 +438,12 @@ mod tests {
         ]
     }
 
+    /// The header of a path whose records have `bytes` bytes behind it, `None` where each says how many.
+    fn header(id: u32, path: u32, bytes: Option<u32>) -> [u8; 4] {
+        let long = Header::long(BlockId(id), path);
+        bytes.map_or(long, |bytes| Header::new(BlockId(id), path, bytes)).0.to_le_bytes()
+    }
+
     fn words(parts: &[&[u8]]) -> Vec<u8> {
         parts.concat()
     }
@@ -408,7 +459,7 @@ mod tests {
     fn paths_and_conditions() {
         let addr = 0x1000u64.to_le_bytes();
         let long = words(&[
-            &[0, 0, 0, 0],
+            &header(0, 0, Some(44)),
             &addr,
             &[1, 2, 3, 4],
             &[9, 0, 0, 0],
@@ -417,7 +468,7 @@ mod tests {
             &[1, 2, 3, 4, 5, 6, 7, 8],
             &0b1011u64.to_le_bytes(),
         ]);
-        let side = words(&[&[1, 0, 0, 0], &addr, &[5, 6, 7, 8]]);
+        let side = words(&[&header(0, 1, Some(12)), &addr, &[5, 6, 7, 8]]);
         let log = [long.as_slice(), &side].concat();
         check(
             &log,
@@ -443,8 +494,9 @@ mod tests {
     #[test]
     fn blocks_that_faults_ended() {
         let addr = 0x1000u64.to_le_bytes();
-        let two = words(&[&[15, 0, 0, 0], &[2, 0, 0, 0], &addr, &[1, 2, 3, 4]]);
-        let log = words(&[&two, &[15, 0, 0, 0], &[0; 4]]);
+        let partial = header(0, PARTIAL_PATH, None);
+        let two = words(&[&partial, &[2, 0, 0, 0], &addr, &[1, 2, 3, 4]]);
+        let log = words(&[&two, &partial, &[0; 4]]);
         check(
             &log,
             &[
@@ -462,7 +514,7 @@ mod tests {
             let mut padded = contents.to_vec();
             padded.resize(contents.len().next_multiple_of(4), 0xEE);
             let len = (contents.len() as u32).to_le_bytes();
-            words(&[&[16, 0, 0, 0], &start.to_le_bytes(), &end.to_le_bytes(), &len, &padded])
+            words(&[&header(1, 0, None), &start.to_le_bytes(), &end.to_le_bytes(), &len, &padded])
         };
         let log = [record(0x100, 0x106, &[1; 6]), record(0x100, 0xFC, &[2; 4]), record(5, 5, &[])].concat();
         check(
@@ -478,10 +530,18 @@ mod tests {
     }
 
     #[test]
+    fn headers_say_how_long_short_records_are() {
+        let bytes = |bytes| Header::new(BlockId(MAX_BLOCKS - 1), 14, bytes).record_bytes();
+        assert_eq!([bytes(0), bytes(56), bytes(60)], [Some(4), Some(60), None]);
+        let long = Header::long(BlockId(MAX_BLOCKS - 1), PARTIAL_PATH);
+        assert_eq!((long.id(), long.path(), long.record_bytes()), (MAX_BLOCKS - 1, PARTIAL_PATH, None));
+    }
+
+    #[test]
     fn bad_logs_are_refused() {
         let walked = |log: &[u8]| walk(log, &blocks(), &mut Lines::default());
-        assert_eq!(walked(&[0x20, 0, 0, 0]), Err(BadLog::UnknownBlock { at: 0, id: 2 }));
-        assert_eq!(walked(&[2, 0, 0, 0]), Err(BadLog::UnknownPath { at: 0, id: 0, path: 2 }));
+        assert_eq!(walked(&header(2, 0, Some(0))), Err(BadLog::UnknownBlock { at: 0, id: 2 }));
+        assert_eq!(walked(&header(0, 2, Some(0))), Err(BadLog::UnknownPath { at: 0, id: 0, path: 2 }));
         assert_eq!(walked(&[1, 0]), Err(BadLog::Truncated { at: 0 }));
     }
 
@@ -501,8 +561,8 @@ mod tests {
                 .map(|_| next() & if next() & 1 == 0 { 0x2F } else { 0xFF })
                 .collect();
             // A header that exists, mostly, and small lengths.
-            log[0] &= 0x2F;
-            log[1..4].fill(0);
+            log[1] &= 3;
+            log[2..4].fill(0);
             log[21..24].fill(0);
             let _ = walk(&log, &blocks, &mut Lines::default());
         }

@@ -12,7 +12,7 @@ use crate::class::Kind;
 use crate::emit::{Base, Mem, RCX, RDI, RDX, RSP, gpr};
 use crate::generate::Generator;
 use crate::layout::EnginePage;
-use crate::log::HEADER_BYTES;
+use crate::log::{HEADER_BYTES, Header};
 use crate::plan::{Plan, Step, free};
 use crate::runtime::{self, Stub};
 use crate::stores::{Form, Store, Value, When};
@@ -482,7 +482,8 @@ impl Generator<'_> {
                 self.spill(pointer);
                 self.hot.load(pointer, next);
             }
-            self.hot.store_imm32(Mem::at(pointer, 0), self.request.id.0 << 4 | path);
+            let header = Header::new(self.request.id, path, observer.bytes);
+            self.hot.store_imm32(Mem::at(pointer, 0), header.0);
             self.hot.lea(pointer, Mem::at(pointer, (HEADER_BYTES + observer.bytes) as i32));
             self.hot.store(next, pointer);
             self.unspill(pointer);
@@ -507,7 +508,8 @@ impl Generator<'_> {
         let element = self.slots.last().map_or(1, |slot| slot.size);
         let parameters: [Mem; 4] =
             std::array::from_fn(|i| self.page(offset_of!(EnginePage, scratch) + 8 * i));
-        self.hot.store_imm32(parameters[runtime::BULK_HEADER], self.request.id.0 << 4);
+        let header = Header::long(self.request.id, 0);
+        self.hot.store_imm32(parameters[runtime::BULK_HEADER], header.0);
         self.hot.store_imm32(parameters[runtime::BULK_ELEMENT], element);
         self.spill(work);
         self.hot.lea(work, Mem::rip(full.0));
