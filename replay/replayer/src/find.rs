@@ -67,6 +67,8 @@ impl Finder {
     /// instruction from another.
     fn excused(&self, space: &Space) -> Vec<(GuestAddr, &[u8])> {
         const IN_USE: std::ops::Range<usize> = IMAGE_HEADER..IMAGE_HEADER + 8;
+        // Not stored either where the vector registers are not in use.
+        const MXCSR: std::ops::Range<usize> = 24..32;
         const LAYOUT: usize = IMAGE_HEADER + 8;
         let mut excused = Vec::new();
         for (addr, image) in &self.images {
@@ -81,6 +83,7 @@ impl Finder {
                 );
             };
             add(IN_USE);
+            add(MXCSR);
             let initial = |bytes: &[u8], part: &std::ops::Range<usize>| {
                 bytes.get(part.clone()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
             };
