@@ -414,11 +414,22 @@ fn unsupported(pc: GuestAddr, name: String) -> Found {
 /// Whether bytes at the end of a mapping are the beginning of an instruction. The decoder wants more bytes even where
 /// none could make one.
 fn may_go_on(bytes: &[u8]) -> bool {
-    [0x00, 0x40, 0xC0, 0xFF].into_iter().any(|filler| {
-        let mut whole = bytes.to_vec();
-        whole.resize(16, filler);
-        !Decoder::with_ip(64, &whole, 0, DecoderOptions::NONE).decode().is_invalid()
-    })
+    // Operand, address and segment prefixes, locks and repetitions, REX.
+    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF0 | 0xF2 | 0xF3);
+    // VEX, EVEX and XOP: what follows is opcode and operands together, of which few go with each other.
+    let is_vector = |byte: &u8| matches!(byte, 0x62 | 0x8F | 0xC4 | 0xC5);
+    if bytes.iter().find(|byte| !is_prefix(byte)).is_none_or(is_vector) {
+        return true;
+    }
+    let makes_one = |next: u8| {
+        [0x00, 0x40, 0xC0, 0xFF].into_iter().any(|filler| {
+            let mut whole = bytes.to_vec();
+            whole.push(next);
+            whole.resize(16, filler);
+            !Decoder::with_ip(64, &whole, 0, DecoderOptions::NONE).decode().is_invalid()
+        })
+    };
+    (0..=u8::MAX).any(makes_one)
 }
 
 /// Whether an instruction has an operand size prefix that no REX.W overrules.

@@ -98,10 +98,23 @@ fn what_is_not_run_is_named() {
     }
     let cut = block(&[0x90, 0x48, 0x8B], Mode::Plain, 0, &[]).unwrap();
     assert_eq!(cut.links[0].target.0, CODE + 1);
-    assert_eq!(
-        block(&[0x48, 0x8B], Mode::Plain, 0, &[]),
-        Err(Refusal::Unreadable { pc: GuestAddr(CODE), addr: GuestAddr(CODE + 2) })
-    );
+    for begun in [
+        &[0x48, 0x8B][..],
+        &[0xC5],
+        &[0xC5, 0xF8],
+        &[0xC4, 0xE2, 0x79],
+        &[0x62, 0xF1, 0x7C],
+        &[0x8F, 0xE8],
+        &[0x66],
+        &[0xF3, 0x0F, 0x38],
+        &[0x66, 0x0F, 0x3A],
+    ] {
+        assert_eq!(
+            block(begun, Mode::Plain, 0, &[]),
+            Err(Refusal::Unreadable { pc: GuestAddr(CODE), addr: GuestAddr(CODE + begun.len() as u64) }),
+            "{begun:x?}"
+        );
+    }
 }
 
 /// The processor at hand may lack these: what is added to them is only read here.
