@@ -11,10 +11,10 @@ use translate::log::{BadLog, BlockLog, HEADER_BYTES, Header, PARTIAL_PATH, Sink,
 use crate::error::FeedError;
 use crate::shapes;
 
-/// Instructions of a granule.
-const TICKS: u64 = 2_000_000;
+/// Instructions of a granule. Each block that it runs is looked at once however often it runs; a question decodes all of it.
+const TICKS: u64 = 4_000_000;
 /// Most bytes that one takes before it is encoded.
-const BYTES: usize = 24 << 20;
+const BYTES: usize = 32 << 20;
 
 /// The dictionary that all workers fill.
 pub(crate) type Dictionary = RwLock<BlockInterner>;
