@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use backstory_oracle::command::record;
+use backstory_oracle::command::recorder;
 use backstory_oracle::programs;
 use backstory_oracle::stepper::{Visitor, hash, walk};
 use backstory_oracle::stub::Stub;
@@ -92,7 +92,8 @@ impl Visitor for Sampler {
 fn check(command: &[&str], spacing: u64) -> usize {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("trace");
-    let recorded = record(&dir, command);
+    // No lazy binding: what its `xsavec` takes for in use is up to the processor, and so is what it leaves in memory.
+    let recorded = recorder(&dir, command).env("LD_BIND_NOW", "1").output().unwrap();
     assert!(dir.exists(), "{command:?}: {}", String::from_utf8_lossy(&recorded.stderr));
     let trace = Trace::open(&dir).unwrap();
     let mut sampler = Sampler { next: 0, seed: spacing, spacing, states: Vec::new() };
