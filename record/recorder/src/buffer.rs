@@ -365,9 +365,17 @@ fn concern(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6])
             }
         }
         FCNTL if args[1] as i32 == libc::F_SETFL => {
-            files::forget(&task.space, args[0] as u32..=args[0] as u32)
+            files::forget(&task.space, args[0] as u32..=args[0] as u32);
+            if args[2] & libc::O_NONBLOCK as u64 == 0 {
+                files::may_wait_from_now_on(core);
+            }
         }
-        IOCTL if args[1] == libc::FIONBIO => files::forget(&task.space, args[0] as u32..=args[0] as u32),
+        IOCTL if args[1] == libc::FIONBIO => {
+            files::forget(&task.space, args[0] as u32..=args[0] as u32);
+            if task.space.memory.read_u32(GuestAddr(args[2])).unwrap_or(0) == 0 {
+                files::may_wait_from_now_on(core);
+            }
+        }
         UNSHARE if args[0] & libc::CLONE_FILES as u64 != 0 => turn_off(&task.space),
         PRCTL if args[0] == SET_SYSCALL_USER_DISPATCH => turn_off(&task.space),
         PROCESS_VM_WRITEV => turn_off_everywhere(core),

@@ -76,9 +76,11 @@ fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
     let kind = meta.file_type();
     let may_wait = kind.is_fifo() || kind.is_socket();
     // What waits on a socket may be cut short where it must not.
-    let mut tries = kind.is_fifo() || kind.is_socket() && never_waits(task, fd);
+    let never = may_wait && never_waits(task, fd);
+    let tries = kind.is_fifo() || never;
     let is_stream = core.streams.of(task.host, fd as i32).is_some();
-    (writes, tries) = (writes && !is_stream, tries && !is_stream);
+    writes = (writes || never) && !is_stream;
+    let tries = tries && !is_stream;
     let bits = [(reads, READS), (writes, WRITES), (may_wait, READS << TRIED), (tries, WRITES << TRIED)];
     bits.into_iter().filter(|(has, _)| *has).fold(ASKS, |all, (_, bit)| all | bit)
 }
@@ -116,6 +118,11 @@ pub(super) fn tell_all(memory: &Memory, files: &BTreeMap<u32, Known>) -> Result<
         bytes[*fd as usize] = known.good;
     }
     memory.write(GuestAddr(FDS), &bytes)
+}
+
+/// What is open may be about to wait that did not, wherever it is open.
+pub(super) fn may_wait_from_now_on(core: &Core) {
+    core.spaces.iter().filter_map(Weak::upgrade).for_each(|space| forget(&space, 0..=u32::MAX));
 }
 
 /// Descriptors are about to be closed, or to stand for something else.
