@@ -219,7 +219,9 @@ fn a_reader_who_leaves_ends_a_query_quietly() {
 fn signalled(script: &str, signal: i32, times: usize) -> (String, Option<i32>) {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("trace");
-    let mut command = backstory(["record", "-q", "-o"]);
+    let mut command = Command::new("env");
+    // Whoever runs the tests may have them ignored (`nohup`).
+    command.arg("--default-signal=HUP,INT,QUIT,TERM").arg(binary()).args(["record", "-q", "-o"]);
     command.arg(&dir).args(["--", "sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut recorder = command.spawn().unwrap();
     let mut lines = BufReader::new(recorder.stdout.take().unwrap()).lines();
