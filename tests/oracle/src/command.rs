@@ -28,6 +28,11 @@ pub fn backstory<I: IntoIterator<Item = S>, S: AsRef<std::ffi::OsStr>>(args: I) 
 /// The variable that holds further options of `backstory record`, so that all tests can be run with them.
 const OPTIONS: &str = "BACKSTORY_ORACLE_OPTIONS";
 
+/// Whether what is recorded makes calls without a stop.
+pub fn buffers_calls() -> bool {
+    std::env::var(OPTIONS).map_or(true, |options| !options.contains("--no-buffer"))
+}
+
 /// `backstory record -o DIR`, with these options, not yet run: what follows is the command.
 pub fn recorder_with(options: &[&str], dir: &Path) -> Command {
     let more = std::env::var(OPTIONS).unwrap_or_default();

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use backstory_oracle::command::{backstory, guest_stderr, recorder_with, shell_code};
+use backstory_oracle::command::{backstory, buffers_calls, guest_stderr, recorder_with, shell_code};
 use backstory_oracle::programs;
 
 fn text(bytes: &[u8]) -> String {
@@ -103,7 +103,8 @@ fn calls_are_interrupted_wherever_they_are_made() {
 #[test]
 fn a_program_that_reads_its_own_code_reads_it_so_again() {
     let printed = check_with(&[], "own_code", 0, 0);
-    assert!(printed.ends_with("\nchanged\n"), "{printed}");
+    let last = if buffers_calls() { "\nchanged\n" } else { "\nunchanged\n" };
+    assert!(printed.ends_with(last), "{printed}");
     check("own_code", 0, 0);
 }
 
