@@ -73,7 +73,6 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     task.clear_tid = GuestAddr(0);
     task.restart = None;
     task.segv.forget_handler();
-    task.deaf_to_stops = Rc::default();
     task.ignored = Rc::default();
     task.guise.exec();
     Ok((stopped, Resume::Cont(0)))

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use guest::{GuestAddr, GuestMemory};
-use kernel::Class;
+use kernel::{Call, Class};
 use ptrace::{HostTid, Stopped};
 
 use crate::procfs;
@@ -16,7 +16,7 @@ use crate::stop::StopError;
 use crate::task::Task;
 
 /// Without SIGCONT: a tracer that seized is told of it by a stop of its own, which interrupts a call whatever is blocked.
-const BY_DEFAULT: [i32; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
+pub(crate) const BY_DEFAULT: [i32; 3] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH];
 const SIGNALS: u64 = 64;
 
 const EPOLL_PWAIT: u32 = kernel::number("epoll_pwait");
@@ -32,6 +32,8 @@ pub(crate) struct Ignored {
     known: Cell<Option<u64>>,
     /// A signal was taken out of it, for which calls may wait.
     fewer: Cell<bool>,
+    /// They do not want to hear of stops of their children (`SA_NOCLDSTOP`).
+    stops: Cell<bool>,
 }
 
 impl Ignored {
@@ -47,6 +49,11 @@ impl Ignored {
 
     /// A signal has got another action, the kernel's `struct sigaction` at an address.
     pub(crate) fn acted(&self, memory: &dyn GuestMemory, signal: u64, action: GuestAddr) {
+        const FLAGS: u64 = 8;
+        if signal == libc::SIGCHLD as u64 {
+            let flags = memory.read_u64(action.wrapping_add(FLAGS)).unwrap_or(0);
+            self.stops.set(flags & libc::SA_NOCLDSTOP as u64 != 0);
+        }
         let Some(set) = self.known.get().filter(|_| (1..=SIGNALS).contains(&signal)) else { return };
         let one = bit(signal as i32);
         let ignores = match memory.read_u64(action).map(|handler| handler as usize) {
@@ -60,6 +67,11 @@ impl Ignored {
         }
     }
 
+    /// Whether stops of children are not told.
+    pub(crate) fn stops_of_children(&self) -> bool {
+        self.stops.get()
+    }
+
     /// Whether a signal was taken out of it since this was last asked.
     pub(crate) fn take_fewer(&self) -> bool {
         self.fewer.take()
@@ -67,9 +79,14 @@ impl Ignored {
 }
 
 /// Blocks what a task ignores for the time of a call. Returns the signals that it has blocked itself, if that made a difference.
-pub(crate) fn block(task: &Task, stopped: &mut Stopped, class: Class) -> Result<Option<u64>, StopError> {
+pub(crate) fn block(
+    task: &Task,
+    stopped: &mut Stopped,
+    class: Class,
+    call: &Call,
+) -> Result<Option<u64>, StopError> {
     // A tracer wants to hear of them.
-    if class != Class::MayBlock || task.tracing.is_some() {
+    if class != Class::MayBlock || task.tracing.is_some() || has_own_mask(call) {
         return Ok(None);
     }
     let ignored = task.ignored.set(task.host);
@@ -82,8 +99,8 @@ pub(crate) fn block(task: &Task, stopped: &mut Stopped, class: Class) -> Result<
 }
 
 /// Whether a call brings along the signals that are blocked meanwhile.
-pub(crate) fn has_own_mask(nr: u32, args: &[u64; 6]) -> bool {
-    match nr {
+fn has_own_mask(Call { nr, args, .. }: &Call) -> bool {
+    match *nr {
         RT_SIGSUSPEND => true,
         PPOLL => args[3] != 0,
         EPOLL_PWAIT | EPOLL_PWAIT2 => args[4] != 0,

@@ -94,10 +94,11 @@ pub(crate) fn on_entry(
     if let Some(result) = emulated {
         stopped.set_registers(&Registers { orig_rax: u64::MAX, rax: result as u64, ..*regs })?;
     }
-    let mask = if emulated.is_none() { ignored::block(task, &mut stopped, class)? } else { None };
+    let made = Call::enter(call.twin, args, &space.memory);
+    let mask = if emulated.is_none() { ignored::block(task, &mut stopped, class, &made)? } else { None };
     space.count_call(1);
     let pending = Pending {
-        call: Call::enter(call.twin, args, &space.memory),
+        call: made,
         class,
         writes: Plan::AsItIs,
         alone: kernel::needs_space(class, call.twin, &args, &space.memory),

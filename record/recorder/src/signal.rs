@@ -13,7 +13,7 @@ use crate::session::Core;
 use crate::sink::Ended;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
-use crate::{buffer, exec, image, narrow, point, procfs, ptracing, seccomp, syscall, trap};
+use crate::{buffer, exec, ignored, image, narrow, point, procfs, ptracing, seccomp, syscall, trap};
 
 /// What the kernel will do with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -265,7 +265,8 @@ fn usual_disposition(host: HostTid, signal: i32) -> Disposition {
         return Disposition::Ignored;
     }
     match signal {
-        libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT => Disposition::Ignored,
+        libc::SIGCONT => Disposition::Ignored,
+        _ if ignored::BY_DEFAULT.contains(&signal) => Disposition::Ignored,
         _ if is_stop(signal) => Disposition::Stops,
         _ => Disposition::Kills,
     }

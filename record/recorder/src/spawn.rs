@@ -102,11 +102,6 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     child.run = run;
     child.creator = task.host;
     child.rank = task.rank;
-    child.deaf_to_stops = if has(libc::CLONE_SIGHAND) {
-        Rc::clone(&task.deaf_to_stops)
-    } else {
-        Rc::new(task.deaf_to_stops.as_ref().clone())
-    };
     child.ignored = if has(libc::CLONE_SIGHAND) {
         Rc::clone(&task.ignored)
     } else {

@@ -131,11 +131,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         // Likewise.
         stopped.set_registers(&with_args(regs, scratch.args))?;
     }
-    let mask = if emulated.is_none() && !ignored::has_own_mask(effect_nr, &effect_args) {
-        ignored::block(task, &mut stopped, class)?
-    } else {
-        None
-    };
+    let mask = if emulated.is_none() { ignored::block(task, &mut stopped, class, &call)? } else { None };
     task.space.count_call(1);
     task.pending = Some(Pending {
         call,
@@ -400,11 +396,6 @@ fn follow(
             let [signal, action, ..] = call.args;
             if action != 0 {
                 task.ignored.acted(&task.space.memory, signal, GuestAddr(action));
-            }
-            if signal == libc::SIGCHLD as u64 && action != 0 {
-                // `struct sigaction` of the kernel: the handler, the flags.
-                let flags = task.space.memory.read_u64(GuestAddr(action).wrapping_add(8)).unwrap_or(0);
-                task.deaf_to_stops.set(flags & libc::SA_NOCLDSTOP as u64 != 0);
             }
         }
         SCHED_YIELD => task.yields = true,

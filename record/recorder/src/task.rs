@@ -273,9 +273,7 @@ pub(crate) struct Task {
     /// What `restart_syscall` would restart.
     pub(crate) restart: Option<Restart>,
     pub(crate) segv: SegvShadow,
-    /// Whether its process does not want to hear of stops of its children (`SA_NOCLDSTOP`).
-    pub(crate) deaf_to_stops: Rc<Cell<bool>>,
-    /// The signals that its process ignores.
+    /// What its process wants to hear of signals.
     pub(crate) ignored: Rc<Ignored>,
     /// What it believes of itself.
     pub(crate) guise: Guise,
@@ -387,7 +385,6 @@ impl Task {
             raised: Vec::new(),
             restart: None,
             segv: SegvShadow::default(),
-            deaf_to_stops: Rc::default(),
             ignored: Rc::default(),
             guise,
             sandbox: Rc::default(),

@@ -157,7 +157,7 @@ impl Session {
         };
         let (tracer, process) = (traced.tracer, traced.tracer_process);
         let info = Siginfo { signo: libc::SIGCHLD, code, pid: traced.seen_as, uid, status };
-        if !self.tasks.get(&tracer).is_some_and(|tracer| tracer.deaf_to_stops.get()) {
+        if !self.tasks.get(&tracer).is_some_and(|tracer| tracer.ignored.stops_of_children()) {
             notice::tell(&mut self.core, tracer, process, &info);
         }
         self.wake_waiters(process)
