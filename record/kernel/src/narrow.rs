@@ -185,27 +185,22 @@ mod tests {
 
     #[test]
     fn numbers_are_the_kernel_headers() {
-        let Ok(header) = std::fs::read_to_string("/usr/include/x86_64-linux-gnu/asm/unistd_32.h") else {
+        let Some(numbers) = table::numbers_in("unistd_32.h") else {
             eprintln!("skipped: no kernel headers on this machine");
             return;
         };
         let mut compared = 0;
-        for line in header.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if let ["#define", name, number] = words[..]
-                && let Some(name) = name.strip_prefix("__NR_")
-                && let Some(call) = narrow(number.parse().unwrap())
-            {
-                let named = match name {
-                    "waitpid" => "wait4",
-                    "ugetrlimit" => "getrlimit",
-                    "mmap2" => "mmap",
-                    _ => name.trim_end_matches("32").trim_end_matches("_time64"),
-                };
-                let named = if name == "getdents64" { name } else { named.trim_end_matches("64") };
-                assert_eq!(table::name(call.twin), Some(named), "{number}");
-                compared += 1;
-            }
+        for (number, name) in &numbers {
+            let Some(call) = narrow(*number) else { continue };
+            let named = match name.as_str() {
+                "waitpid" => "wait4",
+                "ugetrlimit" => "getrlimit",
+                "mmap2" => "mmap",
+                name => name.trim_end_matches("32").trim_end_matches("_time64"),
+            };
+            let named = if name == "getdents64" { name } else { named.trim_end_matches("64") };
+            assert_eq!(table::name(call.twin), Some(named), "{number}");
+            compared += 1;
         }
         assert_eq!(compared, CALLS.len());
     }

@@ -12,8 +12,8 @@ use trace::SyscallInfo;
 use crate::scratch::Plan;
 use crate::session::Core;
 use crate::stop::{Next, StopError};
-use crate::task::{Pending, Resume, Task};
-use crate::{buffer, filter, foreign, ignored, paranoid, ptracing, seccomp, signal};
+use crate::task::{Pending, Task};
+use crate::{buffer, filter, ignored, paranoid, ptracing, seccomp, signal, syscall};
 
 /// Whether a stop at a call's entry is at one of these. The registers nearly always tell.
 pub(crate) fn is_at(stopped: &Stopped, regs: &Registers) -> Result<bool, StopError> {
@@ -96,7 +96,6 @@ pub(crate) fn on_entry(
     }
     let made = Call::enter(call.twin, args, &space.memory);
     let mask = if emulated.is_none() { ignored::block(task, &mut stopped, class, &made)? } else { None };
-    space.count_call(1);
     let pending = Pending {
         call: made,
         class,
@@ -110,15 +109,7 @@ pub(crate) fn on_entry(
         mask,
         snapshot: (core.paranoid && !space.is_shared()).then(|| paranoid::Snapshot::take(task)),
     };
-    let until = core.timer.now().wrapping_add(foreign::PATIENCE);
-    task.awaits = foreign::awaited(core, task, &pending.call).map(|space| (space, until));
-    task.pending = Some(pending);
-    if class == Class::Exit {
-        core.sink.announce(task.id)?;
-        return Ok((stopped, Resume::Cont(0)));
-    }
-    signal::raise_held(task);
-    Ok((stopped, Resume::ToExit))
+    syscall::until_return(core, task, stopped, pending)
 }
 
 /// What is to be done about a call, and the arguments that its twin would have.

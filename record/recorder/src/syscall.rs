@@ -132,8 +132,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         stopped.set_registers(&with_args(regs, scratch.args))?;
     }
     let mask = if emulated.is_none() { ignored::block(task, &mut stopped, class, &call)? } else { None };
-    task.space.count_call(1);
-    task.pending = Some(Pending {
+    let pending = Pending {
         call,
         class,
         writes,
@@ -148,14 +147,25 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         // Nor can what other threads do meanwhile be told from the call's effects.
         snapshot: (core.paranoid && class != Class::Spawn && !task.space.is_shared())
             .then(|| paranoid::Snapshot::take(task)),
-    });
-    if let Some(pending) = &task.pending
-        && pending.emulated.is_none()
-    {
+    };
+    until_return(core, task, stopped, pending)
+}
+
+/// A call is made now, or was answered: what comes before its return.
+pub(crate) fn until_return(
+    core: &mut Core,
+    task: &mut Task,
+    stopped: Stopped,
+    pending: Pending,
+) -> Result<Next, StopError> {
+    task.space.count_call(1);
+    if pending.emulated.is_none() {
         let until = core.timer.now().wrapping_add(foreign::PATIENCE);
         task.awaits = foreign::awaited(core, task, &pending.call).map(|space| (space, until));
     }
-    if class == Class::Exit {
+    let ends = pending.class == Class::Exit;
+    task.pending = Some(pending);
+    if ends {
         core.sink.announce(task.id)?;
         return Ok((stopped, Resume::Cont(0)));
     }
