@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use guest::{GuestMemory, Moment, PAGE_SIZE, SpaceId};
+use guest::{GuestMemory, IMAGE_HEADER, Moment, PAGE_SIZE, SpaceId, XState};
 use replayer::{Bias, Options, Replay, Silent, Until};
 use timeline::Timeline;
 use trace::Trace;
@@ -14,10 +14,17 @@ pub(crate) fn hash(timeline: &Timeline) -> u64 {
     for view in timeline.tasks() {
         view.task.hash(&mut hasher);
         timeline.registers(view.task).unwrap().hash(&mut hasher);
-        timeline.xstate(view.task).unwrap().hash(&mut hasher);
+        hash_xstate(timeline.xstate(view.task).unwrap(), &mut hasher);
         hash_memory(timeline.memory(view.space).unwrap(), view.space, &mut hasher);
     }
     hasher.finish()
+}
+
+/// All of it but which components the processor calls in use: while one holds its initial values, that depends on when the kernel
+/// last saved it.
+fn hash_xstate(mut state: XState, hasher: &mut DefaultHasher) {
+    state.0[IMAGE_HEADER..][..8].fill(0);
+    state.hash(hasher);
 }
 
 fn hash_memory(space: &engine::Space, id: SpaceId, hasher: &mut DefaultHasher) {
@@ -41,7 +48,7 @@ fn hash_replay(replay: &Replay) -> u64 {
     for view in replay.tasks() {
         view.task.hash(&mut hasher);
         replay.registers(view.task).unwrap().hash(&mut hasher);
-        replay.xstate(view.task).unwrap().unwrap().hash(&mut hasher);
+        hash_xstate(replay.xstate(view.task).unwrap().unwrap(), &mut hasher);
         hash_memory(replay.space(view.space).unwrap(), view.space, &mut hasher);
     }
     hasher.finish()
