@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::addr::CodeAddr;
 use crate::decode::{MIN_WEIGHT, Surroundings, Sweep, surroundings, weight};
 use crate::padding;
-use crate::plan::{Examined, Method, Plan};
+use crate::plan::{Examined, JUMP, Method, Plan};
 use crate::refusal::Obstacle;
 use crate::stub::Builder;
 
@@ -22,14 +22,14 @@ impl Examined<'_> {
     pub(crate) fn island(&self) -> Result<Plan, Obstacle> {
         let (site, after) = (self.site.at.0, self.after());
         self.check_window(site, after, after)?;
-        let direct = self.near(|at| self.jump(at).len() as u64);
+        let direct = self.near(JUMP);
         let relayed = || {
-            let relay = self.near(|_| RELAY)?;
+            let relay = self.near(RELAY)?;
             Some((self.far(&relay)?, Some(relay)))
         };
         let (island, relay) = direct.map(|hole| (hole, None)).or_else(relayed).ok_or(Obstacle::NoPadding)?;
         let mut builder = Builder::new(self.site.stub);
-        let mut writes = vec![self.write(island.start, self.jump(island.start))];
+        let mut writes = vec![self.write(island.start, self.jump())];
         let mut target = island.start;
         if let Some(relay) = relay {
             let distance = target.wrapping_sub(relay.start + RELAY) as u32;
@@ -44,12 +44,12 @@ impl Examined<'_> {
         self.finish(Method::Island, writes, builder, after, site..after)
     }
 
-    /// Unreachable bytes, as many as `len` wants at an address, within a short jump of the site: what follows it first.
-    fn near(&self, len: impl Fn(u64) -> u64) -> Option<Range<u64>> {
+    /// Unreachable bytes, `len` of them, within a short jump of the site: what follows it first.
+    fn near(&self, len: u64) -> Option<Range<u64>> {
         let reach = self.after().saturating_sub(128)..self.after() + 128;
         let mut runs = padding::runs(&mut Sweep::new(self.code), &self.around);
         runs.sort_by_key(|run| (run.start < self.site.at.0, run.start.abs_diff(self.site.at.0)));
-        runs.into_iter().find_map(|run| self.hole(&self.around, run, &reach, &len))
+        runs.into_iter().find_map(|run| self.hole(&self.around, run, &reach, len))
     }
 
     /// Unreachable bytes for the jump to the stub, anywhere but in the relay: the nearest.
@@ -63,18 +63,18 @@ impl Examined<'_> {
             let around = surroundings(self.code, start, self.facts.entries)?;
             let runs = padding::runs(&mut Sweep::new(self.code), &around);
             let run = runs.into_iter().find(|run| run.end == start)?;
-            let hole = self.hole(&around, run, &text, |at| self.jump(at).len() as u64)?;
+            let hole = self.hole(&around, run, &text, JUMP)?;
             (hole.end <= relay.start || relay.end <= hole.start).then_some(hole)
         })
     }
 
-    /// As many bytes of a run of padding as `len` wants, starting within `reach`.
+    /// `len` bytes of a run of padding, starting within `reach`.
     fn hole(
         &self,
         around: &Surroundings,
         run: Range<u64>,
         reach: &Range<u64>,
-        len: impl Fn(u64) -> u64,
+        len: u64,
     ) -> Option<Range<u64>> {
         // Where it is entered or named, it is no longer padding.
         let named = run.clone().find(|&at| self.code.is_referred(at)).map(CodeAddr);
@@ -82,7 +82,7 @@ impl Examined<'_> {
         let end = named.into_iter().chain(entered).min().map_or(run.end, |at| at.0);
         let mut at = run.start.max(reach.start);
         loop {
-            let hole = at..at + len(at);
+            let hole = at..at + len;
             if hole.end > end || at >= reach.end {
                 return None;
             }

@@ -17,6 +17,8 @@ use crate::text::{Mapped, Text};
 
 /// The length of `syscall`.
 const LEN: u64 = 2;
+/// The length of a jump through memory.
+pub(crate) const JUMP: u64 = 7;
 /// `syscall`
 const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// How far back the number of the call is looked for, in instructions.
@@ -162,18 +164,14 @@ impl<'a> Examined<'a> {
         self.site.at.0 + LEN
     }
 
-    /// The jump to the stub, at `at`: of 5 bytes if that reaches it, else of 7, through the slot.
-    pub(crate) fn jump(&self, at: u64) -> Vec<u8> {
-        let entry = self.site.stub.get() + size_of::<SiteDescriptor>() as u64;
-        match i32::try_from(entry.wrapping_sub(at + 5) as i64) {
-            Ok(distance) => [&[0xE9][..], &distance.to_le_bytes()].concat(),
-            Err(_) => [&[0xFF, 0x24, 0x25][..], &self.site.slot.displacement()].concat(),
-        }
+    /// The jump to the stub: through the slot, so that copies of it lead there, too.
+    pub(crate) fn jump(&self) -> Vec<u8> {
+        [&[0xFF, 0x24, 0x25][..], &self.site.slot.displacement()].concat()
     }
 
     fn forward(&self) -> Result<Plan, Obstacle> {
         let start = self.site.at.0;
-        let jump = self.jump(start);
+        let jump = self.jump();
         let end = start + jump.len() as u64;
         let mut builder = Builder::new(self.site.stub);
         builder.call(self.site.at, self.site.common);
@@ -208,14 +206,14 @@ impl<'a> Examined<'a> {
 
     fn backward(&self) -> Result<Plan, Obstacle> {
         let before = self.around.before();
-        let is_enough = |step: &&Instruction| self.after() - step.ip() >= self.jump(step.ip()).len() as u64;
+        let is_enough = |step: &&Instruction| self.after() - step.ip() >= JUMP;
         let first = before
             .iter()
             .rev()
             .find(is_enough)
             .ok_or(Obstacle::Unknown { at: CodeAddr(self.around.start()) })?;
         let start = first.ip();
-        let jump = self.jump(start);
+        let jump = self.jump();
         let end = start + jump.len() as u64;
         self.check_window(start, end, self.after())?;
         let mut builder = Builder::new(self.site.stub);

@@ -83,6 +83,8 @@ struct Mapped {
     go: bool,
     /// Rewritten instructions.
     sites: BTreeMap<u64, Site>,
+    /// What was written for instructions that were put back themselves.
+    left: Vec<patch::Write>,
     /// Stubs there are.
     stubs: u64,
 }

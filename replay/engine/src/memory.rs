@@ -161,6 +161,9 @@ impl Space {
         self.areas.protect(range, prot);
         self.watched.retain(|page| !range.contains(*page));
         self.reader.forget(range);
+        if !prot.write {
+            self.settle(range);
+        }
         if !prot.exec {
             self.suspend_code(range);
         }
@@ -356,8 +359,7 @@ impl Space {
         for place in places {
             self.forget_changed(place, bytes);
         }
-        if self.rewritten.overlaps(range) {
-            self.rewritten.forget(range);
+        if self.rewritten.written(range) {
             self.forget_code(range);
         }
         if let Some((object, offset)) = object {

@@ -139,6 +139,17 @@ impl Space {
         Ok(true)
     }
 
+    /// The guest can write no more in `range`: blocks from there need not check themselves. (What memory shows may then differ from
+    /// what runs.)
+    pub(crate) fn settle(&mut self, range: GuestRange) {
+        let settled: Vec<GuestAddr> =
+            self.mixed.iter().copied().filter(|page| range.contains(*page)).collect();
+        for page in settled {
+            self.mixed.remove(&page);
+            self.forget_code(GuestRange::new(page, PAGE_SIZE));
+        }
+    }
+
     fn unwatch(&mut self, page: GuestAddr) -> Result<(), HostError> {
         if self.watched.remove(&page)
             && let Some((_, area)) = self.areas.at(page)

@@ -7,7 +7,7 @@ use translate::Source;
 
 use crate::areas::{Area, Areas};
 use crate::host::Host;
-use crate::rewritten::Rewritten;
+use crate::rewritten::{For, Rewritten};
 use crate::table::AddressMap;
 
 /// Bytes read at once where code cannot be written by the guest.
@@ -48,12 +48,15 @@ pub(crate) struct CodeReader {
     kept: AddressMap<Rc<Vec<Run>>>,
     /// Code that the guest may write: that of the page for which a block is being translated.
     fresh: Vec<Run>,
+    /// The same as memory shows it, where that may be something else.
+    shown: Vec<Run>,
 }
 
 impl CodeReader {
     /// Forgets what was read of `range`.
     pub(crate) fn forget(&mut self, range: GuestRange) {
         self.fresh.clear();
+        self.shown.clear();
         self.kept.retain(|&chunk, _| !GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP).overlaps(range));
     }
 
@@ -71,26 +74,31 @@ impl CodeReader {
     pub(crate) fn load(&mut self, code: Code<'_>, pc: GuestAddr, across: bool) {
         let areas = code.areas;
         self.fresh.clear();
+        self.shown.clear();
         let Some((_, area)) = areas.at(pc).filter(|(_, area)| area.prot.exec) else { return };
         if across || area.prot.write || area.object.is_some() {
             let pages = if across { 2 } else { 1 };
             let end = GuestAddr(pc.page().0.saturating_add(pages * PAGE_SIZE));
-            self.fresh = read_runs(code, GuestRange { start: pc.page(), end }, true);
+            let wanted = GuestRange { start: pc.page(), end };
+            self.fresh = read_runs(code, wanted, true, true);
+            if code.rewritten.overlaps(wanted) {
+                self.shown = read_runs(code, wanted, true, false);
+            }
             return;
         }
         for at in [pc, pc.wrapping_add(2 * OVERLAP)] {
             let chunk = at.0 / CHUNK * CHUNK;
             self.kept.entry(chunk).or_insert_with(|| {
                 let wanted = GuestRange::new(GuestAddr(chunk), CHUNK + OVERLAP);
-                Rc::new(read_runs(code, wanted, false))
+                Rc::new(read_runs(code, wanted, false, true))
             });
         }
     }
 }
 
 /// The executable bytes in a range, one run for each stretch without a gap; with `writable`, those that the guest may write,
-/// too.
-fn read_runs(code: Code<'_>, wanted: GuestRange, writable: bool) -> Vec<Run> {
+/// too; with `own`, as the program has them, else as memory shows them.
+fn read_runs(code: Code<'_>, wanted: GuestRange, writable: bool, own: bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let included = |area: &Area| area.prot.exec && (writable || (!area.prot.write && area.object.is_none()));
     for (piece, _) in code.areas.within(wanted).into_iter().filter(|(_, area)| included(area)) {
@@ -99,7 +107,10 @@ fn read_runs(code: Code<'_>, wanted: GuestRange, writable: bool) -> Vec<Run> {
         if let Err(unmapped) = code.host.read(piece.start.0, &mut bytes) {
             bytes.truncate(unmapped.addr.0.saturating_sub(piece.start.0) as usize);
         }
-        code.rewritten.put(piece.start, &mut bytes);
+        if own {
+            let shown = |at, into: &mut [u8]| code.host.read(at, into).is_ok();
+            code.rewritten.put(piece.start, &mut bytes, For::Translation, &shown);
+        }
         match runs.last_mut() {
             Some(last) if last.start + last.bytes.len() as u64 == piece.start.0 => last.bytes.extend(bytes),
             _ => runs.push(Run { start: piece.start.0, bytes }),
@@ -116,5 +127,10 @@ impl Source for CodeReader {
         let runs = self.kept.get(&(at.0 / CHUNK * CHUNK));
         let run = runs.and_then(|runs| runs.iter().find(|run| !run.from(at.0).is_empty()));
         run.map_or(&[], |run| run.from(at.0))
+    }
+
+    fn shown(&self, at: GuestAddr) -> &[u8] {
+        let run = self.shown.iter().find(|run| !run.from(at.0).is_empty());
+        run.map_or_else(|| self.bytes(at), |run| run.from(at.0))
     }
 }

@@ -242,7 +242,7 @@ impl Generator<'_> {
     /// Compares the block's source bytes with what was translated, without touching flags.
     pub(crate) fn check_sources(&mut self, plan: &Plan) {
         let Some(range) = plan.sources.first().filter(|range| !range.is_empty()) else { return };
-        let bytes = self.request.code.bytes(range.start);
+        let bytes = self.request.code.shown(range.start);
         let bytes = &bytes[..bytes.len().min(range.len() as usize)];
         let (rcx, rdx) = (self.spill_slot(RCX), self.spill_slot(RDX));
         let out = self.cold.here();

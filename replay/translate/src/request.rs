@@ -51,6 +51,11 @@ pub trait Source {
     /// Executable bytes from `at` on: as many as are at hand, and at least 15 unless the mapping ends sooner. Empty:
     /// there is no code at `at`, or it is not known.
     fn bytes(&self, at: GuestAddr) -> &[u8];
+
+    /// The same as loads see it, where that may be something else.
+    fn shown(&self, at: GuestAddr) -> &[u8] {
+        self.bytes(at)
+    }
 }
 
 /// A single run of bytes as a source.

@@ -108,6 +108,17 @@ fn a_program_that_reads_its_own_code_reads_it_so_again() {
     check("own_code", 0, 0);
 }
 
+#[test]
+fn copies_of_code_run_as_they_ran() {
+    let printed = check_with(&[], "copied_code", 0, 0);
+    assert!(printed.ends_with("\nchild: 0, copied 1\n"), "{printed}");
+}
+
+#[test]
+fn hooked_functions_run_as_they_ran() {
+    assert_eq!(check_with(&[], "hooked_code", 0, 0), "202 calls\n");
+}
+
 /// The same under chaos, several times.
 #[track_caller]
 fn check_chaos(program: &str, code: i32, printed: &str) {

@@ -84,7 +84,7 @@ fn island_in_padding_after_the_return() {
 
 #[test]
 fn island_needs_room() {
-    for (count, base, is_enough) in [(6, HIGH, false), (7, HIGH, true), (4, LOW, false), (5, LOW, true)] {
+    for (count, base, is_enough) in [(6, HIGH, false), (7, HIGH, true), (6, LOW, false), (7, LOW, true)] {
         let scene = Scene::new(base, |asm, site| {
             asm.set_label(site)?;
             asm.syscall()?;

@@ -122,7 +122,6 @@ fn check_writes(plan: &Plan, site: Site) {
         holder = island;
     }
     match (holder.new.len(), decode(&holder.new, holder.at.0)[0]) {
-        (5, (Code::Jmp_rel32_64, target)) => assert_eq!(target, plan.stub.entry.get()),
         (7, (Code::Jmp_rm64, slot)) => assert_eq!(slot, site.slot.get()),
         other => panic!("{other:?}"),
     }

@@ -10,11 +10,11 @@ use crate::scene::{HIGH, LOW, check_plan, site};
 /// Under what circumstances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Case {
-    /// As a shared library: a jump has 7 bytes. Symbols and relocations are known to the caller.
+    /// As a shared library. Symbols and relocations are known to the caller.
     High,
     /// The same, and nothing is known.
     Unknown,
-    /// As a program below 2 GiB: a jump has 5 bytes.
+    /// As a program below 2 GiB.
     Low,
 }
 

@@ -56,33 +56,19 @@ impl Site {
     }
 
     fn overlaps(&self, range: GuestRange) -> bool {
-        let of = |write: &Write| GuestRange::new(GuestAddr(write.at.0), write.new.len() as u64);
-        self.writes.iter().any(|write| of(write).overlaps(range))
-    }
-
-    /// Puts into bytes read at an address what was there.
-    pub(super) fn overlay(&self, at: u64, bytes: &mut [u8]) {
-        for write in &self.writes {
-            for (byte, addr) in write.old.iter().zip(write.at.0..) {
-                let place = addr.checked_sub(at).and_then(|offset| bytes.get_mut(offset as usize));
-                place.into_iter().for_each(|place| *place = *byte);
-            }
-        }
+        self.writes.iter().any(|write| range_of(write).overlaps(range))
     }
 
     /// Puts back what was there.
     fn put_back(&self, memory: &Memory, ops: &mut Vec<MapOp>) {
-        for Write { at, old, new } in self.writes.iter().rev() {
-            let mut now = vec![0; new.len()];
-            let addr = GuestAddr(at.0);
-            if memory.read(addr, &mut now).is_err() || now != *new {
-                continue;
-            }
-            match memory.write(addr, old) {
-                Ok(()) => ops.push(MapOp::Rewrite { addr, shown: old.clone(), own: old.clone() }),
-                Err(unmapped) => tracing::debug!(%unmapped, "rewritten code cannot be put back"),
-            }
-        }
+        self.writes.iter().rev().for_each(|write| put_back_one(memory, write, ops));
+    }
+
+    /// The same of the instruction alone. What is left is no instruction of the program's, and it may yet write the jump again that it
+    /// found in the instruction's place.
+    fn put_back_instruction(mut self, memory: &Memory, ops: &mut Vec<MapOp>) -> Vec<Write> {
+        self.writes.pop().into_iter().for_each(|write| put_back_one(memory, &write, ops));
+        self.writes
     }
 
     /// What was written, as the trace has it.
@@ -92,6 +78,32 @@ impl Site {
             shown: new.clone(),
             own: old.clone(),
         })
+    }
+}
+
+fn range_of(write: &Write) -> GuestRange {
+    GuestRange::new(GuestAddr(write.at.0), write.new.len() as u64)
+}
+
+/// Puts into bytes read at an address what was there.
+fn overlay<'a>(writes: impl IntoIterator<Item = &'a Write>, at: u64, bytes: &mut [u8]) {
+    for write in writes {
+        for (byte, addr) in write.old.iter().zip(write.at.0..) {
+            let place = addr.checked_sub(at).and_then(|offset| bytes.get_mut(offset as usize));
+            place.into_iter().for_each(|place| *place = *byte);
+        }
+    }
+}
+
+fn put_back_one(memory: &Memory, Write { at, old, new }: &Write, ops: &mut Vec<MapOp>) {
+    let mut now = vec![0; new.len()];
+    let addr = GuestAddr(at.0);
+    if memory.read(addr, &mut now).is_err() || now != *new {
+        return;
+    }
+    match memory.write(addr, old) {
+        Ok(()) => ops.push(MapOp::Rewrite { addr, shown: old.clone(), own: old.clone() }),
+        Err(unmapped) => tracing::debug!(%unmapped, "rewritten code cannot be put back"),
     }
 }
 
@@ -126,14 +138,23 @@ pub(super) fn rewrite(
         return None;
     }
     let site = Site { at, writes, occupied, method, pcs };
+    let mut ops = Vec::new();
+    inside.left.retain(|left| {
+        let in_the_way = site.overlaps(range_of(left));
+        if in_the_way {
+            put_back_one(memory, left, &mut ops);
+        }
+        !in_the_way
+    });
     for write in &site.writes {
         if memory.write(GuestAddr(write.at.0), &write.new).is_err() {
             // As if nothing had been written.
             site.put_back(memory, &mut Vec::new());
+            task.space.owed.borrow_mut().extend(ops);
             return None;
         }
     }
-    let ops = site.ops().collect();
+    ops.extend(site.ops());
     inside.sites.insert(at, site);
     Some(ops)
 }
@@ -172,7 +193,9 @@ fn planned(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &Mapped, at:
         .ok()?;
     let is_there = |write: &Write| {
         let mut now = vec![0; write.old.len()];
-        memory.read(GuestAddr(write.at.0), &mut now).is_ok() && now == write.old
+        let read = memory.read(GuestAddr(write.at.0), &mut now);
+        overlay(&inside.left, write.at.0, &mut now);
+        read.is_ok() && now == write.old
     };
     plan.writes.iter().all(is_there).then_some(plan)
 }
@@ -198,7 +221,8 @@ fn text(
         Entry::Occupied(known) => Some(Rc::clone(known.get())),
         Entry::Vacant(new) => {
             let mut bytes = memory.read_vec(range.start, range.len() as usize).ok()?;
-            inside.sites.values().for_each(|site| site.overlay(range.start.0, &mut bytes));
+            let writes = inside.sites.values().flat_map(|site| &site.writes).chain(&inside.left);
+            overlay(writes, range.start.0, &mut bytes);
             Some(Rc::clone(new.insert(Rc::new(Text::new(bytes)))))
         }
     }
@@ -207,13 +231,23 @@ fn text(
 /// Puts back what lies in a range, or all. Tells what that wrote.
 pub(super) fn put_back(memory: &Memory, inside: &mut Mapped, range: Option<GuestRange>) -> Vec<MapOp> {
     let mut ops = Vec::new();
-    inside.sites.retain(|_, site| {
-        let concerned = range.is_none_or(|range| site.overlaps(range));
-        if concerned {
-            site.put_back(memory, &mut ops);
-        }
-        !concerned
-    });
+    let concerned = |site: &Site| range.is_none_or(|range| site.overlaps(range));
+    for (_, site) in inside.sites.extract_if(.., |_, site| concerned(site)) {
+        site.put_back(memory, &mut ops);
+    }
+    let concerned = |write: &Write| range.is_none_or(|range| range_of(write).overlaps(range));
+    for write in inside.left.extract_if(.., |write| concerned(write)) {
+        put_back_one(memory, &write, &mut ops);
+    }
+    ops
+}
+
+/// Puts back the instructions in a range. Tells what that wrote.
+fn put_back_instructions(memory: &Memory, inside: &mut Mapped, range: GuestRange) -> Vec<MapOp> {
+    let mut ops = Vec::new();
+    for (_, site) in inside.sites.extract_if(.., |_, site| site.overlaps(range)) {
+        inside.left.extend(site.put_back_instruction(memory, &mut ops));
+    }
     ops
 }
 
@@ -247,7 +281,11 @@ pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
         buffer.met.retain(|at, _| !changes(range, *at));
         buffer.refused.retain(|at| !changes(range, *at));
         if let Some(inside) = &mut buffer.inside {
-            let ops = put_back(&task.space.memory, inside, Some(range));
+            let memory = &task.space.memory;
+            let ops = match kind {
+                MapCall::Mprotect => put_back_instructions(memory, inside, range),
+                _ => put_back(memory, inside, Some(range)),
+            };
             task.space.owed.borrow_mut().extend(ops);
         }
     }
