@@ -40,9 +40,11 @@ pub const STACK_POINTER: u64 = STATE + 24;
 pub const RESUME: u64 = STATE + 32;
 /// A `struct iovec`, for calls that are made in another form.
 pub const VECTOR: u64 = STATE + 48;
+/// Where the kernel describes a file that is being opened.
+pub const FILE: u64 = STATE + 0x240;
 /// The end of a stack of the code's own.
 pub const STACK_TOP: u64 = STATE + 0x200;
-/// A byte per descriptor: the bits of [`Row::needs`] that it has.
+/// A byte per descriptor: the bits of [`Row::needs`] that it has, and [`CLOSES`].
 pub const FDS: u64 = STATE + 0x400;
 /// How many there are.
 pub const FD_COUNT: u64 = 1024;
@@ -94,6 +96,12 @@ pub enum Form {
     NoTime = 2,
     /// With `MSG_DONTWAIT` among the flags, the fourth argument, where the descriptor may be tried.
     NoWait = 3,
+    /// `openat`, to read regular files and folders.
+    Open = 4,
+    /// `close`, of a descriptor that is good for that.
+    Close = 8,
+    /// `sendfile`, from a descriptor that can be read without waiting.
+    Send = 12,
 }
 
 /// How much a call writes.
@@ -105,12 +113,27 @@ pub enum Size {
     Result(u8, u16),
 }
 
+/// It can be closed without anybody else needing to know. (Not needed of the descriptor that a row is about.)
+pub const CLOSES: u8 = 1;
 /// The descriptor can be read from without waiting.
 pub const READS: u8 = 2;
 /// It can be written to without waiting, and nothing else needs to know.
 pub const WRITES: u8 = 4;
 /// It can be asked about.
 pub const ASKS: u8 = 8;
+
+/// File systems whose regular files are read and written without waiting for another process (`linux/magic.h`).
+pub const ORDINARY: [u32; 9] = [
+    0xef53,      // ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0x0102_1994, // tmpfs
+    0x794c_7630, // overlayfs
+    0x8584_58f6, // ramfs
+    0x7371_7368, // squashfs
+    0xf2f5_2010, // f2fs
+    0x2fc1_2fc1, // zfs
+];
 
 /// What is good for reads that must not wait, and may be tried with those: the bits of what is good for reads, and so on, so many to the
 /// left.

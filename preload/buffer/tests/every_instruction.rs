@@ -10,8 +10,8 @@ use std::{mem, ptr};
 
 use abi::SiteDescriptor;
 use abi::buffer::{
-    ASKS, CODE, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, READS, RING, ROWS, Row, SITE, STATE, STUBS, Size,
-    TRIED, WRITES, WRITTEN_LEN,
+    ASKS, CLOSES, CODE, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, READS, RING, ROWS, Row, SITE, STATE, STUBS,
+    Size, TRIED, WRITES, WRITTEN_LEN,
 };
 use abi::calls::Call;
 use buffer::{Standing, Used, standing};
@@ -31,6 +31,10 @@ const GETPPID: u64 = 110;
 const GETTIMEOFDAY: u64 = 96;
 const EPOLL_WAIT: u64 = 232;
 const RECVFROM: u64 = 45;
+const CLOSE: u64 = 3;
+const SENDFILE: u64 = 40;
+const OPENAT: u64 = 257;
+const AT_FDCWD: u64 = libc::AT_FDCWD as u64;
 
 fn map(at: u64, len: usize, prot: i32) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -78,6 +82,7 @@ fn child(scene: &Scene) -> ! {
         libc::dup2(libc::epoll_create1(0), 104);
         libc::dup2(fds[1], 106);
         libc::dup2(libc::epoll_create1(0), 107);
+        libc::dup2(libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY), 108);
         let mut event = libc::epoll_event { events: libc::EPOLLOUT as u32, u64: 7 };
         libc::epoll_ctl(104, libc::EPOLL_CTL_ADD, 101, &mut event);
         if scene.full {
@@ -85,7 +90,10 @@ fn child(scene: &Scene) -> ! {
         }
     }
     let (reads, writes) = (READS << TRIED, WRITES << TRIED);
-    put(FDS + 100, &[reads, writes, READS, reads | writes, ASKS, 0, reads, ASKS]);
+    put(FDS + 100, &[reads, writes, READS, reads | writes, ASKS, 0, reads, ASKS, READS | ASKS | CLOSES]);
+    if scene.nr == SENDFILE {
+        put(FDS + 101, &[WRITES]);
+    }
     put(DATA, &scene.data);
     // SAFETY: the tracer takes over at the stop.
     unsafe {
@@ -104,6 +112,9 @@ fn rows() -> Vec<(u64, Row)> {
         (CLOCK, row(0, 2, Some((1, Size::Fixed(16))), [None; 2], Form::Plain)),
         (GETTIMEOFDAY, row(0, 2, Some((0, Size::Fixed(16))), [Some(1), None], Form::Plain)),
         (EPOLL_WAIT, row(ASKS, 4, Some((1, Size::Result(2, 12))), [None; 2], Form::NoTime)),
+        (CLOSE, row(0, 1, None, [None; 2], Form::Close)),
+        (SENDFILE, row(WRITES, 4, Some((2, Size::Fixed(8))), [None; 2], Form::Send)),
+        (OPENAT, row(0, 4, None, [None; 2], Form::Open)),
         (RECVFROM, row(READS, 6, Some((1, Size::Result(2, 1))), [Some(4), Some(5)], Form::NoWait)),
     ]
 }
@@ -381,6 +392,47 @@ fn calls_that_are_made() {
     check("no such clock", &scene(CLOCK, &[77, DATA]));
     check("time of day", &Scene { steady: false, ..scene(GETTIMEOFDAY, &[DATA, 0]) });
     check("time to nowhere", &scene(GETTIMEOFDAY, &[0, 0]));
+}
+
+/// A file is opened, by a name in memory.
+fn opens(name: &str, flags: i32) -> Scene {
+    let mut data = [0; 64];
+    data[..name.len()].copy_from_slice(name.as_bytes());
+    Scene { data, ..scene(OPENAT, &[AT_FDCWD, DATA, flags as u64, 0]) }
+}
+
+/// Whether a descriptor is known to be good for reading, and so on, once a call was made.
+#[track_caller]
+fn known(what: &str, scene: &Scene, fd: u64, good: u8) {
+    let tracee = Tracee::at(scene, STUBS + 16);
+    assert!(tracee.run_to(GUEST + 2), "{what}");
+    assert_eq!(tracee.read(FDS + fd, 1), [good], "{what}");
+}
+
+#[test]
+fn files_are_opened_and_closed() {
+    let all = READS | ASKS | CLOSES;
+    let cloexec = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    check("a file", &opens("/proc/self/exe", cloexec));
+    check("a folder", &opens(".", libc::O_DIRECTORY));
+    check("not a folder", &opens("/proc/self/exe", libc::O_DIRECTORY));
+    check("nothing", &opens("/nowhere/at/all", 0));
+    let first = plain(&opens("Cargo.toml", 0)).0[1];
+    known("a file", &opens("Cargo.toml", 0), first, all);
+    known("a file of the kernel's", &opens("/proc/self/maps", 0), first, 0);
+    check("closed", &scene(CLOSE, &[108]));
+    known("closed", &scene(CLOSE, &[108]), 108, 0);
+    check("sent", &scene(SENDFILE, &[101, 102, 0, 9]));
+    let offset = Scene { data: [0; 64], ..scene(SENDFILE, &[101, 108, DATA + 8, 9]) };
+    check("sent from somewhere", &offset);
+    left("to be written", opens("/dev/null", libc::O_WRONLY));
+    left("a device", opens("/dev/zero", 0));
+    left("not followed", opens("/proc/self/exe", libc::O_NOFOLLOW));
+    left("closed, of which others need to know", scene(CLOSE, &[104]));
+    left("closed, and far away", scene(CLOSE, &[1 << 20]));
+    left("sent from a pipe", scene(SENDFILE, &[101, 100, 0, 9]));
+    left("much to be sent", scene(SENDFILE, &[101, 108, 0, 1 << 20]));
+    left("sent from where there is nothing", scene(SENDFILE, &[101, 108, 8, 9]));
 }
 
 #[test]

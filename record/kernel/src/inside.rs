@@ -27,6 +27,12 @@ pub enum Form {
     NoTime,
     /// By `MSG_DONTWAIT` among the flags, its fourth argument.
     NoWait,
+    /// It opens a file to read, and is made where that is a regular one or a folder.
+    Open,
+    /// It closes a descriptor of which nobody else needs to know.
+    Close,
+    /// It sends from the descriptor in its second argument, which must be good for reads, too.
+    Send,
 }
 
 /// A call that may be made without a stop.
@@ -61,7 +67,8 @@ pub fn inside(nr: u32) -> Option<Inside> {
 
 /// `None` where a row's effect is more than this can say.
 fn compile(row: &Row, (good, form): (Good, Form)) -> Option<Inside> {
-    if row.effect != Effect::Args || row.requests.is_some() || row.check.is_some() || row.opens.is_some() {
+    let opens = row.opens.is_some() && form != Form::Open;
+    if row.effect != Effect::Args || row.requests.is_some() || row.check.is_some() || opens {
         return None;
     }
     let mut inside = Inside { good, args: row.args.len() as u8, out: None, zero: [None; 2], form };
@@ -69,6 +76,8 @@ fn compile(row: &Row, (good, form): (Good, Form)) -> Option<Inside> {
         let wrote = match arg.kind {
             Kind::Out(Size::Fixed(len), When::Success) => Some(Wrote::Fixed(len)),
             Kind::Out(Size::One(one), When::Success) => Some(Wrote::Fixed(one.size)),
+            // Where that fails it is made again, stopped at.
+            Kind::InOut(Size::One(one), _) if form == Form::Send => Some(Wrote::Fixed(one.size)),
             Kind::Out(Size::Result(most), When::Success) => Some(Wrote::Result(most, 1)),
             Kind::Out(Size::ResultItems(most, one), When::Success) => Some(Wrote::Result(most, one.size)),
             Kind::Out(..) | Kind::InOut(..) | Kind::OutIov(_) | Kind::OutMsg => None,
@@ -107,7 +116,12 @@ mod tests {
         let events = Some((1, Wrote::Result(2, 12)));
         let (good, form) = (Good::ForQuestions, Form::NoTime);
         assert_eq!(inside(number("epoll_wait")), Some(Inside { good, args: 4, out: events, form, ..PLAIN }));
-        assert_eq!(inside(number("close")), None);
+        assert_eq!(inside(number("close")), Some(Inside { args: 1, form: Form::Close, ..PLAIN }));
+        assert_eq!(inside(number("openat")), Some(Inside { args: 4, form: Form::Open, ..PLAIN }));
+        let (good, form) = (Good::ForWrites, Form::Send);
+        let out = Some((2, Wrote::Fixed(8)));
+        assert_eq!(inside(number("sendfile")), Some(Inside { good, args: 4, out, form, ..PLAIN }));
+        assert_eq!(inside(number("open")), None);
         assert_eq!(inside(999), None);
     }
 
@@ -119,7 +133,12 @@ mod tests {
             let inside =
                 inside(row.nr).unwrap_or_else(|| panic!("{} says more than can be compiled", row.name));
             // What may wait does so on a descriptor.
-            assert!(row.class == Class::Plain || inside.good != Good::ForAnything, "{}", row.name);
+            let asks_first = inside.form == Form::Open;
+            assert!(
+                row.class == Class::Plain || inside.good != Good::ForAnything || asks_first,
+                "{}",
+                row.name
+            );
             assert_eq!(
                 row.changes_file.is_some() || row.sends,
                 inside.good == Good::ForWrites,
@@ -127,7 +146,12 @@ mod tests {
                 row.name
             );
             let has_fd = matches!(row.args.first().map(|arg| arg.kind), Some(Kind::Fd));
-            assert_eq!(has_fd, inside.good != Good::ForAnything, "{}", row.name);
+            assert_eq!(
+                has_fd,
+                inside.good != Good::ForAnything || inside.form == Form::Close,
+                "{}",
+                row.name
+            );
             let vector = matches!(row.name, "read" | "write");
             assert_eq!(vector, inside.form == Form::Vector, "{}", row.name);
             match inside.out {

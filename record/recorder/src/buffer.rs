@@ -118,6 +118,9 @@ fn rows() -> Vec<u8> {
                 kernel::Form::Vector => Form::Vector,
                 kernel::Form::NoTime => Form::NoTime,
                 kernel::Form::NoWait => Form::NoWait,
+                kernel::Form::Open => Form::Open,
+                kernel::Form::Close => Form::Close,
+                kernel::Form::Send => Form::Send,
             };
             let out = call.out.map(|(at, wrote)| (at, size(wrote)));
             Row { needs: good(call.good), args: call.args, out, zero: call.zero, form }.to_word()
@@ -145,6 +148,7 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
         .read_vec(GuestAddr(from), len as usize)
         .map_err(|unmapped| RecordError::Bug { what: format!("the ring of a space: {unmapped}") })?;
     inside.taken = head;
+    files::forget_closed(&mut buffer.files, &bytes);
     if let Some(last) = sink.calls(task.id, space.id, &bytes)? {
         let Registers { rip, rax, .. } = last.after;
         task.after = Registers { rip, rax, rcx: rip, orig_rax: u64::MAX, ..task.after };
@@ -416,7 +420,7 @@ pub(crate) fn after_call(
     let good = if needs == 0 { 0 } else { files::good_for(core, task, args[0] as u32) };
     let tried = match call.form {
         kernel::Form::Vector | kernel::Form::NoWait => needs << TRIED,
-        kernel::Form::Plain | kernel::Form::NoTime => needs,
+        _ => needs,
     };
     if good & needs != needs && good & tried != tried {
         return Vec::new();

@@ -100,7 +100,8 @@ impl Session {
         };
         task.resumed = now;
         task.adrift = false;
-        buffer::allow(&task.space, task.held.is_empty());
+        // A child of vfork has descriptors of its own, but its parent's memory.
+        buffer::allow(&task.space, task.held.is_empty() && !task.by_vfork);
         if let Some(counting) = &self.counting {
             task.count.go_on(counting, tid, &stopped, slice);
         }

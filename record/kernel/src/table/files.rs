@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
     row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")])
         .waits_unless(1, O_NONBLOCK)
         .opens(Opens::Flags(1)),
-    row(3, "close", &[fd("fd")]),
+    row(3, "close", &[fd("fd")]).inside_as(Good::ForAnything, Form::Close),
     row(4, "stat", &[path("path"), wrote("statbuf", STAT)]).inside(Good::ForAnything),
     row(5, "fstat", &[fd("fd"), wrote("statbuf", STAT)]).inside(Good::ForQuestions),
     row(6, "lstat", &[path("path"), wrote("statbuf", STAT)]).inside(Good::ForAnything),
@@ -40,7 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     row(40, "sendfile", &[fd("out"), fd("in"), both_when("offset", LOFF, When::Always), uint("count")])
         .waits()
         .changes(0)
-        .partial(UNSEEN),
+        .partial(UNSEEN).inside_as(Good::ForWrites, Form::Send),
     row(72, "fcntl", &[fd("fd"), request("cmd"), hex("arg")]).waits().requests(&FCNTL),
     row(73, "flock", &[fd("fd"), flags("operation", &FLOCK_OPS)]).waits_unless(1, 4 | 8),
     row(74, "fsync", &[fd("fd")]),
@@ -102,7 +102,7 @@ pub(super) const ROWS: &[Row] = &[
     row(235, "utimes", &[path("path"), read("times", TWO_TIMEVALS)]),
     row(257, "openat", &[dirfd("dirfd"), path("path"), flags("flags", &OPEN), mode("mode")])
         .waits_unless(2, O_NONBLOCK)
-        .opens(Opens::Flags(2)),
+        .opens(Opens::Flags(2)).inside_as(Good::ForAnything, Form::Open),
     row(258, "mkdirat", &[dirfd("dirfd"), path("path"), mode("mode")]),
     row(259, "mknodat", &[dirfd("dirfd"), path("path"), mode("mode"), hex("dev")]),
     row(260, "fchownat", &[dirfd("dirfd"), path("path"), int("owner"), int("group"), flags("flags", &AT)]),

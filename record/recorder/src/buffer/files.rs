@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::rc::Weak;
 
-use abi::buffer::{ASKS, FD_COUNT, FDS, READS, TRIED, WRITES};
+use abi::buffer::{ASKS, CLOSES, FD_COUNT, FDS, ORDINARY, READS, TRIED, WRITES};
 use guest::{GuestAddr, Unmapped};
 use ptrace::Memory;
 
@@ -25,18 +25,6 @@ pub(super) struct Known {
     file: Identity,
 }
 
-/// File systems whose regular files are read and written without waiting for another process (`linux/magic.h`).
-const ORDINARY: [i64; 9] = [
-    0xef53,      // ext4
-    0x5846_5342, // xfs
-    0x9123_683e, // btrfs
-    0x0102_1994, // tmpfs
-    0x794c_7630, // overlayfs
-    0x8584_58f6, // ramfs
-    0x7371_7368, // squashfs
-    0xf2f5_2010, // f2fs
-    0x2fc1_2fc1, // zfs
-];
 /// Devices of memory: `null`, `zero`, `full`, `urandom`, by their minor numbers.
 const MEMORY_MAJOR: u32 = 1;
 const NULL: u32 = 3;
@@ -58,14 +46,14 @@ pub(super) fn good_for(core: &Core, task: &Task, fd: u32) -> u8 {
     let mut buffer = task.space.buffer.borrow_mut();
     buffer.files.insert(fd, Known { good, file: identity(&meta) });
     if buffer.inside.is_some() {
-        tell(&task.space.memory, fd, good);
+        tell(&task.space.memory, fd, &[good]);
     }
     good
 }
 
 fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
     let (reads, mut writes) = if meta.is_file() || meta.is_dir() {
-        let ordinary = file_system(path).is_some_and(|kind| ORDINARY.contains(&kind));
+        let ordinary = file_system(path).is_some_and(|kind| ORDINARY.contains(&(kind as u32)));
         (ordinary, ordinary && !shows(core, identity(meta)))
     } else if meta.file_type().is_char_device() && libc::major(meta.rdev()) == MEMORY_MAJOR {
         let minor = libc::minor(meta.rdev());
@@ -81,7 +69,15 @@ fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
     let is_stream = core.streams.of(task.host, fd as i32).is_some();
     writes = (writes || never) && !is_stream;
     let tries = tries && !is_stream;
-    let bits = [(reads, READS), (writes, WRITES), (may_wait, READS << TRIED), (tries, WRITES << TRIED)];
+    // What is sent on a socket may have to be waited for when that is closed.
+    let closes = !is_stream && (meta.is_file() || meta.is_dir() || kind.is_fifo());
+    let bits = [
+        (closes, CLOSES),
+        (reads, READS),
+        (writes, WRITES),
+        (may_wait, READS << TRIED),
+        (tries, WRITES << TRIED),
+    ];
     bits.into_iter().filter(|(has, _)| *has).fold(ASKS, |all, (_, bit)| all | bit)
 }
 
@@ -105,8 +101,9 @@ fn file_system(path: &str) -> Option<i64> {
     (result == 0).then_some(found.f_type)
 }
 
-fn tell(memory: &Memory, fd: u32, good: u8) {
-    if let Err(unmapped) = memory.write(GuestAddr(FDS + u64::from(fd)), &[good]) {
+/// Tells what this descriptor is good for, and those that follow.
+fn tell(memory: &Memory, fd: u32, good: &[u8]) {
+    if let Err(unmapped) = memory.write(GuestAddr(FDS + u64::from(fd)), good) {
         tracing::debug!(%unmapped, "what a descriptor is good for cannot be told");
     }
 }
@@ -125,18 +122,27 @@ pub(super) fn may_wait_from_now_on(core: &Core) {
     core.spaces.iter().filter_map(Weak::upgrade).for_each(|space| forget(&space, 0..=u32::MAX));
 }
 
-/// Descriptors are about to be closed, or to stand for something else.
+/// Descriptors are about to be closed, or to stand for something else. What was opened without a stop is known in the space alone.
 pub(super) fn forget(space: &Space, fds: RangeInclusive<u32>) {
-    let mut buffer = space.buffer.borrow_mut();
-    if fds.is_empty() {
+    let last = (*fds.end()).min(FD_COUNT as u32 - 1);
+    if *fds.start() > last {
         return;
     }
-    let known: Vec<u32> = buffer.files.range(fds).map(|(fd, _)| *fd).collect();
-    for fd in known {
-        buffer.files.remove(&fd);
-        if buffer.inside.is_some() {
-            tell(&space.memory, fd, 0);
+    let mut buffer = space.buffer.borrow_mut();
+    buffer.files.retain(|fd, _| !fds.contains(fd));
+    if buffer.inside.is_some() {
+        let none = vec![0; (last - fds.start() + 1) as usize];
+        tell(&space.memory, *fds.start(), &none);
+    }
+}
+
+/// Descriptors were closed without a stop, as these calls tell.
+pub(super) fn forget_closed(files: &mut BTreeMap<u32, Known>, mut calls: &[u8]) {
+    while let Some((call, _, len)) = abi::calls::first(calls) {
+        if call.nr == super::CLOSE {
+            files.remove(&(call.args[0] as u32));
         }
+        calls = &calls[len..];
     }
 }
 
@@ -149,7 +155,7 @@ pub(crate) fn is_mapped(core: &Core, file: Identity) {
             if known.good & WRITES != 0 {
                 known.good &= !WRITES;
                 if mapped {
-                    tell(&space.memory, *fd, known.good);
+                    tell(&space.memory, *fd, &[known.good]);
                 }
             }
         }
