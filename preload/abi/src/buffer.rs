@@ -44,7 +44,7 @@ pub const VECTOR: u64 = STATE + 48;
 pub const FILE: u64 = STATE + 0x240;
 /// The end of a stack of the code's own.
 pub const STACK_TOP: u64 = STATE + 0x200;
-/// A byte per descriptor: the bits of [`Row::needs`] that it has, and [`CLOSES`].
+/// A byte per descriptor: the bits of [`Row::needs`] that it has, [`CLOSES`] and [`WHILE_EMPTY`].
 pub const FDS: u64 = STATE + 0x400;
 /// How many there are.
 pub const FD_COUNT: u64 = 1024;
@@ -121,6 +121,9 @@ pub const READS: u8 = 2;
 pub const WRITES: u8 = 4;
 /// It can be asked about.
 pub const ASKS: u8 = 8;
+
+/// It may be tried with short writes while nothing is on its way from there.
+pub const WHILE_EMPTY: u8 = 0x80;
 
 /// File systems whose regular files are read and written without waiting for another process (`linux/magic.h`).
 pub const ORDINARY: [u32; 9] = [

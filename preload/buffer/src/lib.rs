@@ -16,7 +16,7 @@ use core::arch::global_asm;
 
 use abi::buffer::{
     ASKS, CLOSES, CODE, FD_COUNT, FDS, FILE, GO, HEAD, LONG, MOST, ORDINARY, READS, RESUME, RING, RING_LEN,
-    ROW_COUNT, ROWS, SITE, STACK_POINTER, STACK_TOP, TRIED, VECTOR, WHOLE,
+    ROW_COUNT, ROWS, SITE, STACK_POINTER, STACK_TOP, TRIED, VECTOR, WHILE_EMPTY, WHOLE,
 };
 
 pub use undone::{Standing, Used, standing};
@@ -33,6 +33,9 @@ const EINVAL: u32 = 22;
 const EOPNOTSUPP: u32 = 95;
 const NEWFSTATAT: u32 = 262;
 const FSTATFS: u32 = 138;
+const IOCTL: u32 = 16;
+/// Tells how much is on its way.
+const SIOCOUTQ: u32 = 0x5411;
 const O_NOFOLLOW: u32 = 0x2_0000;
 /// `O_NONBLOCK`, `O_LARGEFILE`, `O_DIRECTORY`, `O_NOATIME`, `O_CLOEXEC`: what may be asked for besides reading.
 const READING: u32 = O_NOFOLLOW | 0x800 | 0x8000 | 0x1_0000 | 0x4_0000 | 0x8_0000;
@@ -226,7 +229,20 @@ global_asm!(
     "jz 2f",
     "cmp rdx, {WHOLE}",
     "ja 9f",
+    // Where it may wait for what was sent before, that is asked for first; then r12 is 1.
+    "xor r12d, r12d",
+    "mov ecx, edi",
+    "test byte ptr [rcx + {FDS}], {WHILE_EMPTY}",
+    "jz 2f",
+    "inc r12d",
+    "mov esi, {SIOCOUTQ}",
+    "mov edx, {FILE}",
+    "mov eax, {IOCTL}",
+    "jmp 4b",
     "2:",
+    "18:",
+    "mov ecx, ebp",
+    "and ecx, 0xf0",
     "cmp ecx, 0x30",
     "je 2f",
     "mov [{VECTOR}], rsi",
@@ -291,6 +307,17 @@ global_asm!(
     "cmp ecx, 0x80",
     "je 5b",
     "ja 17f",
+    "test bpl, 4",
+    "jz 2f",
+    "dec r12d",
+    "jnz 2f",
+    "test rax, rax",
+    "jnz 8f",
+    "cmp dword ptr [{FILE}], 0",
+    "jne 8f",
+    "movzx eax, word ptr [rbx]",
+    "jmp 18b",
+    "2:",
     "cmp rax, -{EAGAIN}",
     "je 8f",
     "cmp rax, -{EINVAL}",
@@ -407,6 +434,9 @@ global_asm!(
     NEWFSTATAT = const NEWFSTATAT,
     FSTATFS = const FSTATFS,
     MODE = const MODE,
+    WHILE_EMPTY = const WHILE_EMPTY,
+    SIOCOUTQ = const SIOCOUTQ,
+    IOCTL = const IOCTL,
     S_IFMT = const S_IFMT,
     S_IFREG = const S_IFREG,
     S_IFDIR = const S_IFDIR,

@@ -11,7 +11,7 @@ use std::{mem, ptr};
 use abi::SiteDescriptor;
 use abi::buffer::{
     ASKS, CLOSES, CODE, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, READS, RING, ROWS, Row, SITE, STATE, STUBS,
-    Size, TRIED, WRITES, WRITTEN_LEN,
+    Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN,
 };
 use abi::calls::Call;
 use buffer::{Standing, Used, standing};
@@ -85,12 +85,17 @@ fn child(scene: &Scene) -> ! {
         libc::dup2(libc::open(c"/proc/self/exe".as_ptr(), libc::O_RDONLY), 108);
         let mut event = libc::epoll_event { events: libc::EPOLLOUT as u32, u64: 7 };
         libc::epoll_ctl(104, libc::EPOLL_CTL_ADD, 101, &mut event);
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, fds.as_mut_ptr());
+        libc::dup2(fds[0], 109);
         if scene.full {
+            libc::dup2(fds[1], 110);
+            libc::write(110, b"on its way".as_ptr().cast(), 10);
             libc::write(101, b"in the pipe".as_ptr().cast(), 11);
         }
     }
     let (reads, writes) = (READS << TRIED, WRITES << TRIED);
     put(FDS + 100, &[reads, writes, READS, reads | writes, ASKS, 0, reads, ASKS, READS | ASKS | CLOSES]);
+    put(FDS + 109, &[writes | WHILE_EMPTY, writes | WHILE_EMPTY]);
     if scene.nr == SENDFILE {
         put(FDS + 101, &[WRITES]);
     }
@@ -440,6 +445,7 @@ fn calls_that_might_wait_and_need_not() {
     check("pipe", &scene(READ, &[100, DATA + 1, 40]));
     check("part of a pipe", &scene(READ, &[100, DATA + 1, 3]));
     check("into a pipe", &scene(WRITE, &[101, DATA, 33]));
+    check("into a socket where nothing is on its way", &scene(WRITE, &[109, DATA, 33]));
     check("socket", &scene(RECVFROM, &[103, DATA, 40, 0, 0, 0]));
     check("what is cut off", &scene(RECVFROM, &[103, DATA, 2, libc::MSG_PEEK as u64, 0, 0]));
     check("events", &scene(EPOLL_WAIT, &[104, DATA, 3, 1000]));
@@ -488,6 +494,7 @@ fn calls_that_would_wait() {
         noted("it would wait", &Scene { made: false, ..scene.clone() }, &tracee, 0);
     };
     waits(&empty(scene(READ, &[100, DATA, 40])));
+    waits(&scene(WRITE, &[110, DATA, 40]));
     waits(&scene(RECVFROM, &[106, DATA, 40, 0, 0, 0]));
     waits(&scene(EPOLL_WAIT, &[107, DATA, 3, 1000]));
 }

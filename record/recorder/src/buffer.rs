@@ -338,6 +338,7 @@ const DUP2: u32 = kernel::number("dup2");
 const DUP3: u32 = kernel::number("dup3");
 const FCNTL: u32 = kernel::number("fcntl");
 const IOCTL: u32 = kernel::number("ioctl");
+const SETSOCKOPT: u32 = kernel::number("setsockopt");
 const UNSHARE: u32 = kernel::number("unshare");
 const PRCTL: u32 = kernel::number("prctl");
 const PROCESS_VM_WRITEV: u32 = kernel::number("process_vm_writev");
@@ -381,6 +382,13 @@ fn concern(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6])
             if task.space.memory.read_u32(GuestAddr(args[2])).unwrap_or(0) == 0 {
                 files::may_wait_from_now_on(core);
             }
+        }
+        // There may be less room for what is sent.
+        SETSOCKOPT
+            if args[1] as i32 == libc::SOL_SOCKET
+                && matches!(args[2] as i32, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) =>
+        {
+            files::may_wait_from_now_on(core);
         }
         UNSHARE if args[0] & libc::CLONE_FILES as u64 != 0 => turn_off(&task.space),
         PRCTL if args[0] == SET_SYSCALL_USER_DISPATCH => turn_off(&task.space),

@@ -1,16 +1,19 @@
 //! Which descriptors are good for which calls: those on which a call neither waits nor changes what others need to know of.
-#![expect(unsafe_code, reason = "statfs(2)")]
+#![expect(unsafe_code, reason = "statfs(2), pidfd_getfd(2)")]
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::{self, Metadata};
+use std::io;
 use std::mem;
 use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::rc::Weak;
 
-use abi::buffer::{ASKS, CLOSES, FD_COUNT, FDS, ORDINARY, READS, TRIED, WRITES};
+use abi::buffer::{ASKS, CLOSES, FD_COUNT, FDS, ORDINARY, READS, TRIED, WHILE_EMPTY, WRITES};
 use guest::{GuestAddr, Unmapped};
+use nix::sys::socket::{SockType, getsockopt, sockopt};
 use ptrace::Memory;
 
 use crate::procfs;
@@ -65,7 +68,8 @@ fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
     let may_wait = kind.is_fifo() || kind.is_socket();
     // What waits on a socket may be cut short where it must not.
     let never = may_wait && never_waits(task, fd);
-    let tries = kind.is_fifo() || never;
+    let while_empty = kind.is_socket() && !never && is_roomy_stream(task, fd);
+    let tries = kind.is_fifo() || never || while_empty;
     let is_stream = core.streams.of(task.host, fd as i32).is_some();
     writes = (writes || never) && !is_stream;
     let tries = tries && !is_stream;
@@ -77,12 +81,34 @@ fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
         (writes, WRITES),
         (may_wait, READS << TRIED),
         (tries, WRITES << TRIED),
+        (while_empty, WHILE_EMPTY),
     ];
     bits.into_iter().filter(|(has, _)| *has).fold(ASKS, |all, (_, bit)| all | bit)
 }
 
 fn never_waits(task: &Task, fd: u32) -> bool {
     procfs::fd_flags(task.host, fd as i32).is_some_and(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
+/// Whether a descriptor is a socket for a stream that has room for any short write while nothing is on its way from there.
+fn is_roomy_stream(task: &Task, fd: u32) -> bool {
+    const ROOMY: usize = 64 << 10;
+    let Ok(copy) = copy_of(task, fd) else { return false };
+    let sends = getsockopt(&copy, sockopt::SockType).is_ok_and(|kind| kind == SockType::Stream);
+    sends && getsockopt(&copy, sockopt::SndBuf).is_ok_and(|room| room >= ROOMY)
+}
+
+/// A descriptor of a task's, as one of ours.
+fn copy_of(task: &Task, fd: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the calls take numbers only; what they return is new, and nobody else's.
+    let owned = |result: i64| match result {
+        -1 => Err(io::Error::last_os_error()),
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
+    };
+    // SAFETY: as above.
+    let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, task.process.0, 0) })?;
+    // SAFETY: as above.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
 }
 
 /// Whether some mapping shows a file.
