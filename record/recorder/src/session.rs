@@ -38,6 +38,8 @@ use crate::{
 const SLICE: u32 = 2;
 /// The same where the tick itself is set to the end of the slice.
 const DRAWN_SLICE: u32 = 1;
+/// When a turn ends that another thread waits for, which has woken up, in nanoseconds.
+pub(crate) const SOON: u64 = 2_000_000;
 /// Ticks a signal waits for its task's next system call.
 const HOLD: u32 = 1;
 
@@ -117,10 +119,14 @@ pub(crate) struct Session {
     /// Who was reported last: if it can be resumed, nothing has happened to it since.
     pub(crate) reported: Option<HostTid>,
     pub(crate) seen_tick: u32,
+    /// The tick at which the next one was last asked for earlier.
+    pub(crate) hastened: Option<u32>,
     /// Leaders whose process goes on without them, to be reported at its end.
     zombies: BTreeSet<HostTid>,
     /// The first process.
     root: HostTid,
+    /// Who is asked whether it sleeps.
+    pub(crate) sleepers: procfs::States,
     /// Waiting for what happens inside the kernel meanwhile.
     settling: bool,
     /// Who makes the choices, if not fairness.
@@ -213,8 +219,10 @@ impl Session {
             turns: 0,
             reported: None,
             seen_tick: 0,
+            hastened: None,
             zombies: BTreeSet::new(),
             root: first,
+            sleepers: procfs::States::default(),
             settling: false,
             chaos: options.chaos.map(Chaos::new),
             counting: None,
@@ -363,6 +371,7 @@ impl Session {
                     stopped.push(child.host);
                     self.adopt(child)?;
                 }
+                self.hasten(tid);
                 stopped.into_iter().try_for_each(|tid| self.after_stop(tid))?;
             }
             Err(StopError::Gone(Gone { errno: libc::ESRCH, .. }) | StopError::LeaderEnded) => {

@@ -8,7 +8,7 @@ use ptrace::{HostTid, PtraceEvent, Report, Running, Stopped, Waited};
 
 use crate::api::RecordError;
 use crate::chaos::Chaos;
-use crate::session::Session;
+use crate::session::{SOON, Session};
 use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
 use crate::{buffer, point, procfs, ptracing, signal};
@@ -176,6 +176,27 @@ impl Session {
         Ok(false)
     }
 
+    /// A task woke up. A thread beside it that has the turn soon loses it, as the kernel, too, lets those go on early that have slept:
+    /// what compiles for the others, say, costs them time as long as it waits.
+    pub(crate) fn hasten(&mut self, woken: HostTid) {
+        let Some((holder, since)) = self.turn.filter(|(holder, _)| self.chaos.is_none() && *holder != woken)
+        else {
+            return;
+        };
+        let now = self.core.timer.now();
+        let ticks = self.slice() - 1;
+        let earlier = |tick: u32| now.wrapping_sub(now.wrapping_sub(tick).max(ticks));
+        let Some(space) = self.tasks.get(&woken).map(|task| Rc::clone(&task.space)) else { return };
+        if let Some(task) = self.tasks.get_mut(&holder).filter(|task| Rc::ptr_eq(&task.space, &space)) {
+            task.resumed = earlier(task.resumed);
+            self.turn = Some((holder, earlier(since)));
+            // Not again before that tick, which would put it off.
+            if self.hastened.replace(now) != Some(now) {
+                self.core.timer.next_in(SOON);
+            }
+        }
+    }
+
     /// Whether chance ends the turn of a task that has just stopped.
     fn ends_by_chance(&mut self, tid: HostTid) -> bool {
         self.ready.contains(&tid) && self.chaos.as_mut().is_some_and(Chaos::ends_at_call)
@@ -301,20 +322,19 @@ impl Session {
     fn poll(&mut self, tid: HostTid, may_block: bool) -> io::Result<Option<Waited>> {
         const PATIENCE: u32 = 3;
         for round in 0.. {
+            // It has just been resumed on this processor: most calls are over when it gives it back.
+            std::thread::yield_now();
             if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
                 return Ok(Some(waited));
             }
-            std::thread::yield_now();
             let over = self.core.timer.now() != self.seen_tick;
-            if over || (may_block || round > PATIENCE) && procfs::is_sleeping(tid) {
+            if (over || may_block || round > PATIENCE) && self.sleepers.is_sleeping(tid) {
+                self.turn = None;
                 break;
             }
-        }
-        if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
-            return Ok(Some(waited));
-        }
-        if procfs::is_sleeping(tid) {
-            self.turn = None;
+            if over {
+                break;
+            }
         }
         Ok(None)
     }

@@ -233,11 +233,6 @@ impl FrameWriter {
     pub(crate) fn cut(&self) -> io::Result<()> {
         self.file.set_len(self.at)
     }
-
-    /// Asks the kernel to put everything on disk.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
-    }
 }
 
 fn prefix(stream: Stream, version: Version) -> [u8; PREFIX_LEN as usize] {

@@ -298,7 +298,7 @@ impl TraceWriter {
         }
     }
 
-    /// Completes the trace. The counts in `summary` must be those of the stream.
+    /// Completes the trace. The counts in `summary` must be those of the stream. Does not wait for the disk.
     pub fn finish(mut self, summary: &Summary) -> Result<(), WriteError> {
         let done = self.complete(summary);
         if let Err(error) = &done {
@@ -323,13 +323,7 @@ impl TraceWriter {
         let trailer = Trailer { summary: summary.clone(), footprint: self.footprint.ranges() };
         let raw = postcard::to_stdvec(&trailer)?;
         self.packer.hand_over(Frame { kind: Kind::Summary, first: self.written, count: 1, raw })?;
-        self.packer.end()?;
-        let streams = self.packer.files().map(|files| [&files.payload, &files.events]);
-        for stream in streams.into_iter().flatten() {
-            let failed = |source| WriteError::Io { path: stream.path().to_owned(), source };
-            stream.sync().map_err(failed)?;
-        }
-        Ok(())
+        self.packer.end()
     }
 
     /// Number of tasks and spaces in the events so far, as [`TraceWriter::finish`] wants them in the summary.

@@ -1,12 +1,16 @@
 //! Prints the project's figures: recording, replaying and indexing against a native run, side by side in one run.
 //!
-//! usage: `cargo run --release -p backstory-bench [-- [--record | --threads] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
+//! usage: `cargo run --release -p backstory-bench [-- [--record | --threads | --limits] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
 //! of CPU time (user and system, of every process involved), the smallest of the runs. `trace KiB` is both streams, `kept KiB`
 //! the kept files and pieces, which recordings share; `rec MiB` the recorder's own resident set. With `--record` nothing is replayed.
 //! With `--threads`, programs with threads and signals instead, against native runs on one processor: what recording them costs;
 //! execution points, what taking one takes at the median (also without 2 us for each page that was written), and the share of all of
 //! them; the first replay, which searches, against a later one.
+//! With `--limits`, what recording costs programs of many kinds on one processor, and the size of their recordings, each beside the most that
+//! it may be and beside what rr without a counter (rr.soft) was measured to cost.
 
+mod callers;
+mod limits;
 mod measure;
 mod threads;
 mod workloads;
@@ -14,7 +18,7 @@ mod workloads;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use measure::{Usage, median_of, run};
+use measure::{Usage, least, median_of, run};
 use workloads::Workload;
 
 /// Figures of one workload.
@@ -45,17 +49,27 @@ struct Indexed {
     gdb_seconds: f64,
 }
 
+/// What is printed.
+#[derive(Clone, Copy)]
+enum Mode {
+    Everything,
+    Recording,
+    Threads,
+    Limits,
+}
+
 fn main() -> ExitCode {
-    let (mut runs, mut replays, mut threads) = (3, true, false);
+    let (mut runs, mut mode) = (3, Mode::Everything);
     let mut only = Vec::new();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--runs" => runs = args.next().and_then(|n| n.parse().ok()).unwrap_or(runs),
-            "--record" => replays = false,
-            "--threads" => threads = true,
+            "--record" => mode = Mode::Recording,
+            "--threads" => mode = Mode::Threads,
+            "--limits" => mode = Mode::Limits,
             "--help" | "-h" => {
-                println!("usage: backstory-bench [--record | --threads] [--runs N] [WORKLOAD...]");
+                println!("usage: backstory-bench [--record | --threads | --limits] [--runs N] [WORKLOAD...]");
                 return ExitCode::SUCCESS;
             }
             name => only.push(name.to_owned()),
@@ -66,10 +80,12 @@ fn main() -> ExitCode {
         eprintln!("backstory-bench: {} is missing: run `cargo build --release` first", binary.display());
         return ExitCode::from(2);
     }
-    let done = match threads {
-        true => tempfile::tempdir().and_then(|scratch| threads::print(&binary, scratch.path(), runs)),
-        false => bench(&binary, runs, replays, &only),
-    };
+    let done = tempfile::tempdir().and_then(|scratch| match mode {
+        Mode::Everything => bench(&binary, scratch.path(), runs, true, &only),
+        Mode::Recording => bench(&binary, scratch.path(), runs, false, &only),
+        Mode::Threads => threads::print(&binary, scratch.path(), runs),
+        Mode::Limits => limits::print(&binary, scratch.path(), runs, &only),
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -79,8 +95,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn bench(binary: &Path, runs: usize, replays: bool, only: &[String]) -> std::io::Result<()> {
-    let scratch = tempfile::tempdir()?;
+fn bench(binary: &Path, scratch: &Path, runs: usize, replays: bool, only: &[String]) -> std::io::Result<()> {
     print!("{:<10} {:>8} {:>7} ", "workload", "native s", "record");
     print!("{:>9} {:>8} {:>8}", "trace KiB", "kept KiB", "rec MiB");
     if replays {
@@ -91,16 +106,16 @@ fn bench(binary: &Path, runs: usize, replays: bool, only: &[String]) -> std::io:
     }
     println!();
     let mut rows = Vec::new();
-    for workload in workloads::all(scratch.path())? {
+    for workload in workloads::all(scratch)? {
         if !only.is_empty() && !only.iter().any(|name| name == workload.name) {
             continue;
         }
-        let row = one(binary, &workload, scratch.path(), runs, replays)?;
+        let row = one(binary, &workload, scratch, runs, replays)?;
         print(&row);
         rows.push(row);
     }
     summary(&rows);
-    println!("starting a recording: {:.1} ms", start_millis(binary, scratch.path(), runs)?);
+    println!("starting a recording: {:.1} ms", start_millis(binary, scratch, runs)?);
     Ok(())
 }
 
@@ -222,10 +237,6 @@ fn one(
     }
     std::fs::remove_dir_all(&trace)?;
     Ok(row)
-}
-
-fn least(usages: &[Usage]) -> f64 {
-    usages.iter().map(|usage| usage.cpu).fold(f64::INFINITY, f64::min)
 }
 
 /// Indexes a recording and asks it.

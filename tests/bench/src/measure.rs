@@ -1,8 +1,12 @@
 //! Running a command and reading what it cost, from the kernel's own accounting.
-#![expect(unsafe_code, reason = "wait4(2) tells what a finished process used")]
+#![expect(
+    unsafe_code,
+    reason = "wait4(2) tells what a finished process used; where a new one runs is set before it is executed"
+)]
 
 use std::fs::File;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -21,6 +25,9 @@ pub(crate) struct Usage {
     pub(crate) own_rss_kib: u64,
 }
 
+/// The processor that native runs and recordings are held on where they are compared on one.
+const CPU: usize = 0;
+
 /// How often the size of a command is looked at. The kernel keeps the peak, so only the last moments can be missed.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -38,16 +45,36 @@ fn own_peak(pid: u32, over: &Receiver<()>) -> u64 {
 
 /// Runs a command in `dir` with its output thrown away. A non-zero exit is an error.
 pub(crate) fn run(command: &[String], dir: &Path, input: Option<&Path>) -> io::Result<Usage> {
-    let stdin = match input {
-        Some(path) => Stdio::from(File::open(path)?),
-        None => Stdio::null(),
-    };
-    finish(Command::new(&command[0]).stdin(stdin), command, dir).map(|(usage, _)| usage)
+    finish(Command::new(&command[0]).stdin(opened(input)?), command, dir).map(|(usage, _)| usage)
 }
 
-/// The same with a log, by Backstory's filter for it. What was written to standard error is returned.
+/// The same on one processor.
+pub(crate) fn run_on_one(command: &[String], dir: &Path, input: Option<&Path>) -> io::Result<Usage> {
+    finish(on_one(Command::new(&command[0]).stdin(opened(input)?)), command, dir).map(|(usage, _)| usage)
+}
+
+fn opened(input: Option<&Path>) -> io::Result<Stdio> {
+    input.map_or(Ok(Stdio::null()), |path| File::open(path).map(Stdio::from))
+}
+
+/// Holds what is about to be started on one processor.
+fn on_one(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only a system call is made, on a set of its own.
+    unsafe {
+        command.pre_exec(|| {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(CPU, &mut set);
+            match libc::sched_setaffinity(0, size_of_val(&set), &set) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+    }
+}
+
+/// The same on one processor with a log, by Backstory's filter for it. What was written to standard error is returned.
 pub(crate) fn run_logged(command: &[String], dir: &Path, filter: &str) -> io::Result<(Usage, String)> {
-    finish(Command::new(&command[0]).stdin(Stdio::null()).env("BACKSTORY_LOG", filter), command, dir)
+    finish(on_one(Command::new(&command[0]).stdin(Stdio::null()).env("BACKSTORY_LOG", filter)), command, dir)
 }
 
 fn finish(prepared: &mut Command, command: &[String], dir: &Path) -> io::Result<(Usage, String)> {
@@ -87,6 +114,11 @@ fn finish(prepared: &mut Command, command: &[String], dir: &Path) -> io::Result<
         own_rss_kib,
     };
     Ok((usage, text))
+}
+
+/// The smallest CPU time in seconds.
+pub(crate) fn least(usages: &[Usage]) -> f64 {
+    usages.iter().map(|usage| usage.cpu).fold(f64::INFINITY, f64::min)
 }
 
 /// The median elapsed time in seconds.

@@ -4,10 +4,9 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::measure::{Usage, run, run_logged};
-
-/// The processor that both native runs and recordings are held on.
-const CPU: &str = "0";
+use crate::callers;
+use crate::limits;
+use crate::measure::{least, run, run_logged, run_on_one};
 
 /// What a recorder logs of each execution point it takes.
 const CAPTURES: &str = "backstory_recorder::point=debug";
@@ -49,10 +48,6 @@ fn words(words: &[&str], rest: &[String]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).chain(rest.iter().cloned()).collect()
 }
 
-fn least(usages: &[Usage]) -> f64 {
-    usages.iter().map(|usage| usage.cpu).fold(f64::INFINITY, f64::min)
-}
-
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -65,11 +60,10 @@ fn one(binary: &Path, name: &str, command: &[String], scratch: &Path, runs: usiz
     let dir = trace.to_string_lossy();
     let (mut native, mut record, mut logged) = (Vec::new(), Vec::new(), Vec::new());
     let (mut first, mut later) = (Vec::new(), Vec::new());
-    let pinned = ["taskset", "-c", CPU];
     for _ in 0..runs {
-        native.push(run(&words(&pinned, command), scratch, None)?);
-        let recorder = [&pinned[..], &[&binary, "record", "-q", "-o", &dir, "--"]].concat();
-        record.push(run(&words(&recorder, command), scratch, None)?);
+        native.push(run_on_one(command, scratch, None)?);
+        let recorder = [&*binary, "record", "-q", "-o", &dir, "--"];
+        record.push(run_on_one(&words(&recorder, command), scratch, None)?);
         for replays in [&mut first, &mut later] {
             replays.push(run(&words(&[&binary, "replay", "-q", &dir], &[]), scratch, None)?);
         }
@@ -105,33 +99,13 @@ fn captures(log: &str) -> Vec<Capture> {
     log.lines().filter_map(capture).collect()
 }
 
-/// A server and the client that loads it, both recorded, on a port of their own.
-const SERVE: &str = r#"
-redis-server --port 7399 --save "" --appendonly no >/dev/null 2>&1 &
-server=$!
-until redis-cli -p 7399 ping >/dev/null 2>&1; do sleep 0.05; done
-redis-benchmark -p 7399 -q -n 20000 -c 10 -t set,get,lpush
-redis-cli -p 7399 shutdown nosave
-wait $server
-"#;
-
 fn redis(binary: &Path, scratch: &Path, runs: usize) -> io::Result<()> {
-    let there = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    if !["redis-server", "redis-cli", "redis-benchmark"].into_iter().all(there) {
-        println!("{:<10} skipped: not installed", "redis");
+    let redis = callers::redis();
+    if let Some(missing) = callers::missing(&redis) {
+        println!("{:<10} skipped: {missing} is not installed", redis.workload.name);
         return Ok(());
     }
-    let binary = binary.to_string_lossy();
-    let trace = scratch.join("trace");
-    let dir = trace.to_string_lossy();
-    let (mut native, mut record) = (Vec::new(), Vec::new());
-    for _ in 0..runs {
-        let serve = ["taskset", "-c", CPU, "bash", "-c", SERVE];
-        native.push(run(&words(&serve, &[]), scratch, None)?);
-        let recorder = ["taskset", "-c", CPU, &binary, "record", "-q", "-o", &dir, "--", "bash", "-c", SERVE];
-        record.push(run(&words(&recorder, &[]), scratch, None)?);
-        std::fs::remove_dir_all(&trace)?;
-    }
-    println!("{:<10} {:>8.3} {:>7.3}", "redis", least(&native), least(&record) / least(&native));
+    let cost = limits::cost(binary, &redis.workload, scratch, runs)?;
+    println!("{:<10} {:>8.3} {:>7.3}", redis.workload.name, cost.native, cost.recorded / cost.native);
     Ok(())
 }

@@ -16,11 +16,11 @@ pub(crate) struct Workload {
     pub(crate) input: Option<PathBuf>,
 }
 
-fn source(name: &str) -> PathBuf {
+pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads").join(name)
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -47,7 +47,7 @@ fn prose(path: &Path, bytes: usize) -> io::Result<()> {
     file.flush()
 }
 
-fn compile(compiler: &str, name: &str, out: &Path) -> io::Result<()> {
+pub(crate) fn compile(compiler: &str, name: &str, out: &Path) -> io::Result<()> {
     let status = Command::new(compiler).args(["-O2", "-g"]).arg(source(name)).arg("-o").arg(out).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{compiler} failed on {name}"))) }
 }
@@ -59,7 +59,8 @@ pub(crate) fn all(dir: &Path) -> io::Result<Vec<Workload>> {
     prose(&dir.join("small"), 3_000_000)?;
     compile("gcc", "fib.c", &dir.join("fib"))?;
     compile("g++", "ex.cpp", &dir.join("ex"))?;
-    let unit = big_translation_unit(dir)?;
+    let unit = at("unit.c");
+    translation_unit(Path::new(&unit), 400)?;
     let from = |name: &str| source(name).to_string_lossy().into_owned();
     let cc1 = Command::new("gcc").arg("-print-prog-name=cc1").output()?;
     let cc1 = String::from_utf8_lossy(&cc1.stdout).trim().to_owned();
@@ -77,12 +78,11 @@ pub(crate) fn all(dir: &Path) -> io::Result<Vec<Workload>> {
     ])
 }
 
-/// A C file that keeps an optimising compiler busy for a second or so.
-fn big_translation_unit(dir: &Path) -> io::Result<String> {
-    let path = dir.join("unit.c");
-    let mut file = io::BufWriter::new(fs::File::create(&path)?);
+/// A C file of so many functions: an optimising compiler needs a second or so for 400.
+pub(crate) fn translation_unit(path: &Path, functions: u32) -> io::Result<()> {
+    let mut file = io::BufWriter::new(fs::File::create(path)?);
     writeln!(file, "typedef unsigned long u; u table[64];")?;
-    for i in 0..400u32 {
+    for i in 0..functions {
         let (a, b, c) = (i % 61, i * 7 % 59, i * 13 % 53);
         writeln!(
             file,
@@ -92,6 +92,5 @@ fn big_translation_unit(dir: &Path) -> io::Result<String> {
             1 << (i % 11)
         )?;
     }
-    file.flush()?;
-    Ok(path.to_string_lossy().into_owned())
+    file.flush()
 }
