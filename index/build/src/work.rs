@@ -243,7 +243,7 @@ fn run_one(
 ) -> Result<Option<Moments>, BuildError> {
     let worker = rayon::current_thread_index().unwrap_or(0);
     let cpu = (!cpus.is_empty()).then(|| cpus[worker % cpus.len()]);
-    let options = replayer::Options { mode: Mode::Indexed, log_bytes: LOG, cpu };
+    let options = replayer::Options { mode: Mode::Indexed, log_bytes: LOG, cpu, one_by_one: false };
     let observer = |error: FeedError| BuildError::Replay(ReplayError::Observer(Box::new(error)));
     let from = start.from;
     let mut watch = Watch::new(shared, work.number(), start, segments).map_err(observer)?;

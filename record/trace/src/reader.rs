@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use abi::calls::{Call, first};
 use guest::{EventId, FileId, GuestRange, PieceId};
 
 use crate::batch;
@@ -523,6 +524,19 @@ impl Events {
             next,
             first: first.0,
         }
+    }
+
+    /// The calls made without a stop of which the next events are made, as far as they lie together: all of one task. Ends where one
+    /// cannot be read.
+    pub fn calls(&self) -> impl Iterator<Item = Call<'_>> {
+        let rest = self.batch.as_ref().and_then(|batch| Some((batch.bytes.get(batch.at..)?, batch.left)));
+        let (mut rest, left) = rest.unwrap_or((&[], 0));
+        let next = move |_| {
+            let (call, _, len) = first(rest)?;
+            rest = rest.get(len..)?;
+            Some(call)
+        };
+        (0..left).map_while(next)
     }
 
     fn load(&mut self) -> Result<bool, ReadError> {

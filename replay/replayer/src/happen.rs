@@ -104,7 +104,7 @@ impl Replay {
     }
 
     /// Counts the event's own instruction, and holds the sum against an earlier replay's.
-    fn count(&mut self, id: EventId, event: &Event) -> Result<(), ReplayError> {
+    pub(crate) fn count(&mut self, id: EventId, event: &Event) -> Result<(), ReplayError> {
         let own = own(event);
         let count = self.cursor.ran + own;
         if let Some(moments) = &self.moments
