@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) moments: Option<Moments>,
     /// Instructions of a segment, about.
     pub(crate) step: u64,
+    /// As the build's options say.
+    pub(crate) one_by_one: bool,
     pub(crate) dictionary: Dictionary,
     /// Instructions taken in.
     pub(crate) done: AtomicU64,
