@@ -160,6 +160,12 @@ impl Space {
         )?;
         self.areas.protect(range, prot);
         self.watched.retain(|page| !range.contains(*page));
+        if !prot.write {
+            // What cannot be written need not check itself: nor could it where memory shows otherwise than runs.
+            let areas = &self.areas;
+            let is_private = |page| areas.at(page).is_some_and(|(_, area)| area.object.is_none());
+            self.mixed.retain(|page| !range.contains(*page) || !is_private(*page));
+        }
         self.reader.forget(range);
         if !prot.exec {
             self.suspend_code(range);
