@@ -1,13 +1,13 @@
-//! Calls that were recorded without a stop, many at a time: a space puts their effects by itself on its way to a later event.
+//! Calls that were recorded without a stop, many at a time: a space puts their effects by itself on its way to a later event of the task.
 
 use engine::{Call, Made};
 use guest::{EventId, GuestAddr, Moment, TaskId};
-use trace::{Event, Fact, NotedCall, Stop, SyscallInfo};
+use trace::{Fact, NotedCall, Stop, SyscallInfo};
 
 use crate::error::ReplayError;
 use crate::observer::{Look, Observer};
 use crate::options::{Position, Until};
-use crate::replay::{Replay, watched};
+use crate::replay::{Replay, own, watched};
 
 /// How many are prepared at first, and again where few of those prepared were made.
 pub(crate) const FEW: usize = 8;
@@ -24,8 +24,8 @@ impl Replay {
         }
     }
 
-    /// Prepares the next calls of the task that is next, as far as another such call of it follows: there the run ends, whatever comes
-    /// then. Returns how many were prepared.
+    /// Prepares the next calls of the task that is next, as far as it follows that it comes to a stop by itself: there the run ends,
+    /// whatever comes then. Returns how many were prepared.
     pub(crate) fn prepare(&mut self, by: Moment, observer: &dyn Observer) -> Result<usize, ReplayError> {
         let Some((id, event)) = &self.cursor.next else { return Ok(0) };
         let Fact::Syscall(info) = &event.fact else { return Ok(0) };
@@ -46,14 +46,19 @@ impl Replay {
             wrote: &wrote,
         };
         let (_, space) = self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: *id })??;
+        let behind = self.cursor.events.behind_calls();
+        let stops = behind.is_some_and(|(task, stop)| task == event.task && is_met(stop));
+        let calls = self.cursor.events.calls().map(Some).chain(stops.then_some(None));
         let mut count = 0;
-        for (following, next) in (id.0 + 1..).zip(self.cursor.events.calls().take(self.cursor.stride)) {
+        for (following, next) in (id.0 + 1..).zip(calls.take(self.cursor.stride)) {
             let over = self.moments.as_ref().map_or(Moment(0), |moments| moments.end(EventId(following)));
             let there = observer.looks_at(&noted(&call)) == Look::There;
             if over > by || there || !space.prepare_call(&prepared(&call)) {
                 break;
             }
-            (call, count) = (next, count + 1);
+            count += 1;
+            let Some(next) = next else { break };
+            call = next;
         }
         Ok(count)
     }
@@ -77,7 +82,7 @@ impl Replay {
             retired = call.retired;
             self.cursor.moment.0 += ran;
             self.cursor.ran += ran;
-            self.made(task, call, observer)?;
+            self.made(call, observer)?;
         }
         if !made.is_empty() {
             let (_, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event })??;
@@ -87,37 +92,34 @@ impl Replay {
     }
 
     /// The next event, whose call was made.
-    fn made(&mut self, task: TaskId, call: &Made, observer: &mut dyn Observer) -> Result<(), ReplayError> {
-        let Some((id, event)) = self.cursor.next.take() else { return Ok(()) };
-        let done = self.tell(task, call, (id, &event), observer);
-        self.cursor.next = Some((id, event));
-        done?;
-        self.cursor.last_good = Some(id);
-        self.advance()
-    }
-
-    fn tell(
-        &mut self,
-        task: TaskId,
-        call: &Made,
-        (id, event): (EventId, &Event),
-        observer: &mut dyn Observer,
-    ) -> Result<(), ReplayError> {
-        let not_alive = || ReplayError::NotAlive { event: id };
+    fn made(&mut self, call: &Made, observer: &mut dyn Observer) -> Result<(), ReplayError> {
+        let Some((id, event)) = &self.cursor.next else { return Ok(()) };
+        let (id, own) = (*id, own(event));
         let look = matches!(&event.fact, Fact::Syscall(info) if observer.looks_at(info) != Look::No);
         if look {
             let at = Position { moment: self.cursor.moment, event: id };
-            let (space_id, space) = self.live.enter(task).ok_or_else(not_alive)??;
+            let (space_id, space) =
+                self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: id })??;
             space.look_back(Some(call));
             watched(observer.before_event(space_id, space, event, at))?;
         }
-        self.count(id, event)?;
-        if look {
+        self.count(id, own)?;
+        if let (true, Some((_, event))) = (look, &self.cursor.next) {
             let at = Position { moment: self.cursor.moment, event: id };
-            let (_, space) = self.live.enter(task).ok_or_else(not_alive)??;
+            let (_, space) = self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: id })??;
             watched(observer.after_event(space, event, at))?;
         }
-        Ok(())
+        self.cursor.last_good = Some(id);
+        self.advance()
+    }
+}
+
+/// Whether a task comes to such a stop by running, whatever is known of it.
+fn is_met(stop: Stop) -> bool {
+    match stop {
+        Stop::Syscall | Stop::Buffered | Stop::Narrow | Stop::Instruction(_) => true,
+        // That of a stack's end is put for the event alone.
+        Stop::Fault | Stop::Point | Stop::None => false,
     }
 }
 
