@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         eprint!("\r{} of {:?} in {:.1?}   ", progress.instructions, progress.total, progress.elapsed);
     };
     let before = cpu();
-    let report = build(&trace, &Options { jobs, progress: Some(&tell) })?;
+    let report = build(&trace, &Options { jobs, progress: Some(&tell), ..Options::default() })?;
     eprintln!();
     let new = report.instructions - report.resumed;
     println!(

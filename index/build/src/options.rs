@@ -22,6 +22,8 @@ pub struct Options<'a> {
     pub jobs: usize,
     /// Called a few times a second, on the thread that builds.
     pub progress: Option<&'a dyn Fn(&Progress)>,
+    /// As [`replayer::Options::one_by_one`].
+    pub one_by_one: bool,
 }
 
 /// What a build did.

@@ -8,7 +8,7 @@ use engine::Space;
 use granule::{Call, Encoder, Frame, Frames, HintKind};
 use guest::{EventId, GuestAddr, GuestMemory, Moment, SpaceId, TaskId};
 use kernel::name;
-use replayer::{Moments, Observer, Position, Watched};
+use replayer::{Look, Moments, Observer, Position, Watched};
 use store::{OutputRow, Segment};
 use trace::{Event, Fact, MemWrite, OutputStream, SignalAction, SpawnInfo, SyscallInfo, Trace};
 
@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) moments: Option<Moments>,
     /// Instructions of a segment, about.
     pub(crate) step: u64,
+    /// As the build's options say.
+    pub(crate) one_by_one: bool,
     pub(crate) dictionary: Dictionary,
     /// Instructions taken in.
     pub(crate) done: AtomicU64,
@@ -181,12 +183,7 @@ impl<'a> Watch<'a> {
 
     /// The paths that a syscall names.
     fn note_paths(&mut self, space: &Space, info: &SyscallInfo, event: EventId) {
-        let Some(row) = kernel::row(info.nr) else { return };
-        for (at, arg) in row.args.iter().enumerate() {
-            if !matches!(arg.kind, kernel::Kind::Path) {
-                continue;
-            }
-            let Some(&pointer) = info.args.get(at) else { continue };
+        for (at, pointer) in paths(info) {
             if let Ok(path) = space.read_cstr(GuestAddr(pointer), PATH) {
                 let path = String::from_utf8_lossy(&path).into_owned();
                 self.segment.paths.push((event, at as u8, path));
@@ -283,12 +280,26 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// The arguments that point to paths, with their positions.
+fn paths(info: &SyscallInfo) -> impl Iterator<Item = (usize, u64)> {
+    let args = kernel::row(info.nr).map_or(&[][..], |row| row.args);
+    let paths = args.iter().zip(info.args).enumerate();
+    paths
+        .filter(|(_, (arg, _))| matches!(arg.kind, kernel::Kind::Path))
+        .map(|(at, (_, pointer))| (at, pointer))
+}
+
 /// Whether a new task begins in what its parent does: on its stack. A thread has one of its own.
 fn adopts(event: &Event, info: &SpawnInfo) -> bool {
     info.shares && info.regs.rsp == event.before.rsp
 }
 
 impl Observer for Watch<'_> {
+    fn looks_at(&self, info: &SyscallInfo) -> Look {
+        // A path is in memory while the call is made.
+        if paths(info).next().is_some() { Look::There } else { Look::Afterwards }
+    }
+
     fn log_full(&mut self, id: SpaceId, space: &mut Space, task: TaskId, at: Position) -> Watched {
         if self.skips(at) {
             space.drain_log_with(|_| ());

@@ -81,6 +81,7 @@ impl Job<'_> {
             trace: self.trace.clone(),
             moments,
             step: self.step,
+            one_by_one: self.options.one_by_one,
             dictionary: RwLock::new(BlockInterner::new(resume.blocks)?),
             done: AtomicU64::new(self.resumed),
         };
@@ -243,7 +244,8 @@ fn run_one(
 ) -> Result<Option<Moments>, BuildError> {
     let worker = rayon::current_thread_index().unwrap_or(0);
     let cpu = (!cpus.is_empty()).then(|| cpus[worker % cpus.len()]);
-    let options = replayer::Options { mode: Mode::Indexed, log_bytes: LOG, cpu };
+    let options =
+        replayer::Options { mode: Mode::Indexed, log_bytes: LOG, cpu, one_by_one: shared.one_by_one };
     let observer = |error: FeedError| BuildError::Replay(ReplayError::Observer(Box::new(error)));
     let from = start.from;
     let mut watch = Watch::new(shared, work.number(), start, segments).map_err(observer)?;

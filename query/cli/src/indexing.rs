@@ -102,7 +102,7 @@ fn run(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Result<BuildReport> {
         bar.set_position(progress.instructions);
         bar.set_message(status(progress));
     };
-    let built = build(trace, &Options { jobs, progress: Some(&show) });
+    let built = build(trace, &Options { jobs, progress: Some(&show), ..Options::default() });
     bar.finish_and_clear();
     match built {
         Err(error) if is_unreadable(&error) => Err(unreadable(&trace.dir().join(INDEX_FILE), error)),

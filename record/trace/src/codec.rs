@@ -156,6 +156,7 @@ struct Wire<'a> {
 }
 
 /// What a frame holds next.
+#[derive(Clone)]
 pub(crate) enum Item {
     Event(Box<Event>),
     /// Calls that were made without a stop.
@@ -228,7 +229,7 @@ pub(crate) fn decode_item<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<
     decode(context, bytes).map(|(event, rest)| (Item::Event(Box::new(event)), rest))
 }
 
-/// Takes one event from the front of `bytes`.
+/// Takes one event from the front of `bytes`. Where there is none the context stays as it is.
 fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8])> {
     let (wire, rest): (Wire<'_>, _) = postcard::take_from_bytes(bytes).ok()?;
     let before = wire.before.apply(&context.base(wire.task))?;
@@ -237,10 +238,10 @@ fn decode<'a>(context: &mut Context, bytes: &'a [u8]) -> Option<(Event, &'a [u8]
         Some(sparse) => Some(XState(sparse.unpack()?)),
         None => None,
     };
-    context.last.insert(wire.task, after);
     let Wire { task, space, stop, maps, writes, fact, .. } = wire;
     let (maps, writes, mut fact) = (maps.into_owned(), writes.into_owned(), fact.into_owned());
     let stop = stop.take(&mut fact)?;
+    context.last.insert(task, after);
     Some((Event { task, space, stop, before, after, xstate, maps, writes, fact }, rest))
 }
 

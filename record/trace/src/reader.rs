@@ -1,5 +1,7 @@
 //! Reads a trace directory. Believes nothing: lengths, checksums and references are checked before they are used.
 
+mod events;
+
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -11,16 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use guest::{EventId, FileId, GuestRange, PieceId};
 
-use crate::batch;
-use crate::codec::{self, Batch, Context, Item};
 use crate::dir::STOPPED;
 use crate::event::{Data, Event, PayloadRef, PieceRef};
 use crate::files::{KeptFile, KeptState};
 use crate::frame::{FrameError, FrameReader, Head, Kind, Stream};
 use crate::header::{Header, Summary, Trailer, Version};
 use crate::pieces::KeptPiece;
-use crate::validate::{Bounds, Problem, Sequence, Violation, check_alone};
+use crate::validate::{Bounds, Sequence, Violation};
 use crate::writer::Footprint;
+
+pub use events::Events;
 
 /// Uncompressed payload frames kept for the next read.
 const CACHED_FRAMES: usize = 16;
@@ -470,155 +472,5 @@ impl Inner {
         }
         cache.push_back((index, body.clone()));
         Ok(body)
-    }
-}
-
-/// What is left of a batch.
-#[derive(Clone)]
-struct Unpacked {
-    batch: Batch,
-    bytes: Arc<Vec<u8>>,
-    /// Position of the next call.
-    at: usize,
-    /// Calls left.
-    left: u32,
-}
-
-/// Iterates over events. After an error it ends.
-#[derive(Clone)]
-pub struct Events {
-    trace: Trace,
-    sequence: Option<Sequence>,
-    context: Context,
-    /// Next frame to read.
-    frame: usize,
-    body: Vec<u8>,
-    /// Position of the next event in `body`.
-    at: usize,
-    /// Events left in `body`, and in `batch`.
-    left: u32,
-    /// Calls made without a stop, of which the next events are made.
-    batch: Option<Unpacked>,
-    next: u64,
-    first: u64,
-}
-
-impl Events {
-    fn new(trace: Trace, first: EventId, sequence: Option<Sequence>) -> Self {
-        let frames = &trace.0.event_frames;
-        let frame = frames.partition_point(|head| head.first <= first.0).saturating_sub(1);
-        let beyond = first.0 >= trace.0.event_count;
-        let frame = if beyond { frames.len() } else { frame };
-        let next = frames.get(frame).map_or(trace.0.event_count, |head| head.first);
-        let context = Context::default();
-        Self {
-            trace,
-            sequence,
-            context,
-            frame,
-            body: Vec::new(),
-            at: 0,
-            left: 0,
-            batch: None,
-            next,
-            first: first.0,
-        }
-    }
-
-    fn load(&mut self) -> Result<bool, ReadError> {
-        let inner = &self.trace.0;
-        let Some(head) = inner.event_frames.get(self.frame) else { return Ok(false) };
-        self.body = inner.events.body(head)?;
-        self.at = 0;
-        self.left = head.count;
-        self.frame += 1;
-        self.context.clear();
-        self.batch = None;
-        Ok(true)
-    }
-
-    fn decode(&mut self) -> Result<(EventId, Event), ReadError> {
-        let id = EventId(self.next);
-        let undecodable = || ReadError::Decode { event: id };
-        let event = match self.unpack()? {
-            Some(event) => event,
-            None => {
-                let bytes = &self.body[self.at..];
-                let (item, rest) = codec::decode_item(&mut self.context, bytes).ok_or_else(undecodable)?;
-                self.at += bytes.len() - rest.len();
-                match item {
-                    Item::Event(event) => *event,
-                    Item::Batch(batch) => {
-                        if batch.count == 0 || batch.count > self.left {
-                            return Err(undecodable());
-                        }
-                        let bytes = Arc::new(self.trace.0.payload(batch.at)?);
-                        self.batch = Some(Unpacked { batch, bytes, at: 0, left: batch.count });
-                        self.unpack()?.ok_or_else(undecodable)?
-                    }
-                }
-            }
-        };
-        self.left -= 1;
-        self.next += 1;
-        if self.left == 0 && self.at != self.body.len() {
-            return Err(undecodable());
-        }
-        Ok((id, event))
-    }
-
-    /// The next event of the batch.
-    fn unpack(&mut self) -> Result<Option<Event>, ReadError> {
-        let Some(Unpacked { batch, bytes, at, left }) = &mut self.batch else { return Ok(None) };
-        let invalid = |problem| Violation { event: Some(EventId(self.next)), problem };
-        let offset = batch.at.offset + *at as u64;
-        let (event, len) = batch::take_first((batch.task, batch.space), offset, &bytes[*at..])
-            .ok_or_else(|| invalid(Problem::Calls { offset }))?;
-        *at += len;
-        *left -= 1;
-        if *left == 0 {
-            if *at != bytes.len() {
-                let (expected, found) = (batch.count, batch.count + 1);
-                return Err(invalid(Problem::CallCount { expected, found }).into());
-            }
-            self.batch = None;
-        }
-        Ok(Some(event))
-    }
-
-    fn read(&mut self) -> Result<Option<(EventId, Event)>, ReadError> {
-        loop {
-            if self.left == 0 && !self.load()? {
-                return Ok(None);
-            }
-            let (id, event) = self.decode()?;
-            if id.0 < self.first {
-                continue;
-            }
-            let invalid = |problem: Problem| Violation { event: Some(id), problem };
-            check_alone(&event, self.trace.bounds()).map_err(invalid)?;
-            if let Some(sequence) = &mut self.sequence {
-                sequence.follow(&event).map_err(invalid)?;
-            }
-            return Ok(Some((id, event)));
-        }
-    }
-
-    /// The checks of the sequence so far, for what only its end shows.
-    pub(crate) fn into_sequence(self) -> Option<Sequence> {
-        self.sequence
-    }
-}
-
-impl Iterator for Events {
-    type Item = Result<(EventId, Event), ReadError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = self.read().transpose();
-        if !matches!(item, Some(Ok(_))) {
-            self.frame = self.trace.0.event_frames.len();
-            self.left = 0;
-        }
-        item
     }
 }

@@ -12,11 +12,16 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 
-use translate::{EnginePage, LOOKUP_TABLE_BYTES};
+use translate::{EnginePage, LOOKUP_TABLE_BYTES, PreparedCall};
 
 use crate::HostError;
+use crate::calls::CALLS_BYTES;
 
-/// One file shared by a space and all its copies. Each has a slot: a page, and a log after it.
+/// Where a slot's prepared calls begin, and its log.
+const CALLS: usize = guest::PAGE_SIZE as usize;
+const LOG: usize = CALLS + CALLS_BYTES as usize;
+
+/// One file shared by a space and all its copies. Each has a slot: a page, prepared calls and a log after it.
 #[derive(Debug)]
 pub(crate) struct Family {
     file: File,
@@ -42,7 +47,7 @@ impl Family {
         let table: Vec<u8> =
             std::iter::repeat_n(miss.to_le_bytes(), LOOKUP_TABLE_BYTES / 8).flatten().collect();
         file.write_all_at(&table, 0).map_err(failed("write"))?;
-        let slot_bytes = (guest::PAGE_SIZE as usize + log_bytes) as u64;
+        let slot_bytes = LOG as u64 + log_bytes as u64;
         Ok(Rc::new(Self { file, slot_bytes, slots: Cell::new(0), free: RefCell::default() }))
     }
 
@@ -51,7 +56,7 @@ impl Family {
     }
 }
 
-/// A member's page and log, mapped here. Given back when dropped.
+/// A member's page, prepared calls and log, mapped here. Given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
     family: Rc<Family>,
@@ -114,17 +119,49 @@ impl Slot {
         unsafe { self.at.cast::<EnginePage>().as_mut() }
     }
 
+    fn call_at(&self, offset: usize) -> NonNull<PreparedCall> {
+        assert!(offset.is_multiple_of(8) && offset + size_of::<PreparedCall>() <= LOG - CALLS);
+        // SAFETY: in bounds of the mapping, asserted above.
+        unsafe { self.at.add(CALLS + offset).cast() }
+    }
+
+    /// The prepared call at an offset. Its process is stopped whenever this is called.
+    pub(crate) fn call(&self, offset: usize) -> PreparedCall {
+        // SAFETY: mapped and aligned, see `call_at`; plain data; the only other writer is stopped.
+        unsafe { self.call_at(offset).read_volatile() }
+    }
+
+    /// Puts a prepared call and what it wrote at an offset; the caller knows that they fit.
+    pub(crate) fn put_call(&mut self, offset: usize, call: &PreparedCall, wrote: &[u8]) {
+        let at = self.call_at(offset);
+        let behind = CALLS + offset + size_of::<PreparedCall>();
+        assert!(behind + wrote.len() <= LOG);
+        // SAFETY: mapped and aligned, see `call_at`; the bytes behind it are in bounds, asserted above; nobody else refers to them while
+        // `self` is borrowed exclusively.
+        unsafe {
+            at.write(*call);
+            std::ptr::copy_nonoverlapping(wrote.as_ptr(), self.at.as_ptr().add(behind), wrote.len());
+        }
+    }
+
+    /// Makes the prepared call at an offset lead to one at an address.
+    pub(crate) fn link_call(&mut self, offset: usize, next: u64) {
+        let call = PreparedCall { next, ..self.call(offset) };
+        // SAFETY: as in `put_call`.
+        unsafe { self.call_at(offset).write(call) }
+    }
+
     /// Bytes of the log.
     pub(crate) fn log_len(&self) -> usize {
-        (self.family.slot_bytes - guest::PAGE_SIZE) as usize
+        self.family.slot_bytes as usize - LOG
     }
 
     /// The log. Its process is stopped whenever this is called.
     pub(crate) fn log(&self) -> &[u8] {
-        // SAFETY: the slot is a page and `log_len` bytes after it, all mapped; its process does not run while the
+        // SAFETY: the slot has `log_len` bytes from there on, all mapped; its process does not run while the
         // reference lives, since running needs `&mut` of the space that owns both.
         unsafe {
-            let start = self.at.as_ptr().add(guest::PAGE_SIZE as usize);
+            let start = self.at.as_ptr().add(LOG);
             std::slice::from_raw_parts(start, self.log_len())
         }
     }
@@ -134,7 +171,7 @@ impl Slot {
         assert!(offset + bytes.len() <= self.log_len());
         // SAFETY: in bounds, asserted above; nobody else refers to the log while `self` is borrowed exclusively.
         unsafe {
-            let to = self.at.as_ptr().add(guest::PAGE_SIZE as usize + offset);
+            let to = self.at.as_ptr().add(LOG + offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
     }

@@ -41,8 +41,9 @@ impl Space {
             return self.watch_trap(regs);
         }
         let at = CacheAddr(regs.rip);
-        if let Some(place) = self.comparisons.iter().find(|place| (place.start..place.end).contains(&at)) {
-            // A searched word that cannot be read now: if all else is equal, it is looked at from here.
+        if let Some(place) = self.may_fault.iter().find(|place| (place.start..place.end).contains(&at)) {
+            // A searched word that cannot be read now: if all else is equal, it is looked at from here. Or what a prepared call wrote
+            // cannot be written there: it is performed from outside.
             return self.go_on(&Registers { rip: place.fault.0, ..*regs });
         }
         let found = self.code.block_at(at).map(Rc::clone);
@@ -90,7 +91,7 @@ impl Space {
         let runtime = u64::from(self.low.runtime());
         if (runtime..runtime + RUNTIME_PAGE_SIZE as u64).contains(&at.0) {
             // What is searched for is not.
-            return !self.comparisons.iter().any(|place| (place.start..place.end).contains(&at));
+            return !self.may_fault.iter().any(|place| (place.start..place.end).contains(&at));
         }
         self.code.block_at(at).and_then(|block| block.mark_at(at)).is_some_and(|mark| mark.logging)
     }

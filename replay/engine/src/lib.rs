@@ -10,6 +10,7 @@
 //! - `host`, `stub`: the process from outside, and the program it starts as
 //! - `place`, `family`, `areas`: where things lie, what is shared between processes, what the guest has mapped
 //! - `block`, `table`, `arena`, `patch`: translated blocks, how they are found and linked, where their code lies
+//! - `calls`: system calls whose effects are put back in the cache
 //! - `source`, `ahead`: reading guest code, translating it
 //! - `fault`, `selfmod`: signals raised in the cache, and code that is written
 //! - `rewritten`: code that memory shows as a recorder changed it
@@ -18,6 +19,7 @@ mod ahead;
 mod areas;
 mod arena;
 mod block;
+mod calls;
 mod config;
 mod debug;
 mod error;
@@ -40,6 +42,7 @@ mod stub;
 mod table;
 
 pub use block::Block;
+pub use calls::{Call, Made};
 pub use config::{Config, Watch, WatchKind, has_rtm};
 pub use error::{ForkError, HostError, MapError, NewError, RunError, WriteError};
 pub use exit::{Exit, Fault, Trapped};

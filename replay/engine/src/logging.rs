@@ -48,24 +48,25 @@ impl Space {
     /// Modes that log: what was logged since the last drain, for [`translate::log::walk`]. The log is empty again
     /// afterwards.
     pub fn drain_log(&mut self) -> Vec<u8> {
-        let len = (self.log_next - self.log_at) as usize;
-        let mut bytes = self.slot.log()[..len].to_vec();
-        bytes.append(&mut self.log_overflow);
-        self.log_next = self.log_at;
-        bytes
+        self.drain_log_with(<[u8]>::to_vec)
     }
 
     /// Hands what was logged since the last drain to `consume`, without copying it if nothing overflowed. The log is
     /// empty again afterwards.
     pub fn drain_log_with<T>(&mut self, consume: impl FnOnce(&[u8]) -> T) -> T {
-        if !self.log_overflow.is_empty() {
-            let bytes = self.drain_log();
-            return consume(&bytes);
+        let [from, to] = [self.log_from, self.log_until.unwrap_or(self.log_next)].map(|at| at - self.log_at);
+        let fit = &self.slot.log()[from as usize..to as usize];
+        if self.log_until.is_some() {
+            self.log_from = self.log_at + to;
+            return consume(fit);
         }
-        let len = (self.log_next - self.log_at) as usize;
-        let result = consume(&self.slot.log()[..len]);
-        self.log_next = self.log_at;
-        result
+        (self.log_next, self.log_from) = (self.log_at, self.log_at);
+        if self.log_overflow.is_empty() {
+            return consume(fit);
+        }
+        let whole = [fit, &self.log_overflow].concat();
+        self.log_overflow.clear();
+        consume(&whole)
     }
 
     fn append(&mut self, record: &[u8]) {

@@ -3,6 +3,7 @@
 use guest::{GuestAddr, GuestRange};
 use translate::{ENGINE_PAGE_SIZE, LOOKUP_TABLE_BYTES, Layout, Mode};
 
+use crate::calls::CALLS_BYTES;
 use crate::host::TASK_SIZE;
 
 /// Space left below the topmost mapping of the guest, its stack, for growing.
@@ -48,19 +49,24 @@ impl Low {
         self.start
     }
 
+    /// Prepared calls.
+    pub(crate) fn calls(self) -> u32 {
+        self.start + ENGINE_PAGE_SIZE as u32
+    }
+
     /// The common stubs of translated code.
     pub(crate) fn runtime(self) -> u32 {
-        self.start + ENGINE_PAGE_SIZE as u32
+        self.calls() + CALLS_BYTES as u32
     }
 
     /// The page of the stub program, through which system calls are injected.
     pub(crate) fn stub(self) -> u32 {
-        self.start + 0x2000
+        self.runtime() + 0x1000
     }
 
     /// A page for the arguments of injected system calls.
     pub(crate) fn scratch(self) -> u32 {
-        self.start + 0x3000
+        self.runtime() + 0x2000
     }
 
     /// The lookup tables of all modes, one after the other.

@@ -293,6 +293,7 @@ impl Space {
 
     /// Brings `retired` up to date with the engine page's counter.
     pub(crate) fn count(&mut self, counter: i64) {
+        self.note_made_calls();
         self.retired = self.retired.wrapping_add_signed(self.granted - counter);
         self.granted = counter;
     }

@@ -142,8 +142,9 @@ impl Space {
     /// The guest can write no more in `range`: blocks from there need not check themselves. (What memory shows may then differ from
     /// what runs.)
     pub(crate) fn settle(&mut self, range: GuestRange) {
-        let settled: Vec<GuestAddr> =
-            self.mixed.iter().copied().filter(|page| range.contains(*page)).collect();
+        let is_private = |page| self.areas.at(page).is_some_and(|(_, area)| area.object.is_none());
+        let settled = self.mixed.iter().copied().filter(|page| range.contains(*page) && is_private(*page));
+        let settled: Vec<GuestAddr> = settled.collect();
         for page in settled {
             self.mixed.remove(&page);
             self.forget_code(GuestRange::new(page, PAGE_SIZE));

@@ -6,9 +6,10 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE, Registers, XState};
-use translate::{Branches, CacheAddr, Comparison, Mode, build_runtime};
+use translate::{Branches, CacheAddr, EnginePage, MayFault, Mode, build_runtime};
 
 use crate::areas::{Area, Areas};
+use crate::calls::{CALLS_BYTES, Calls};
 use crate::debug::Watched;
 use crate::family::{Family, Object, Objects, Slot};
 use crate::host::{Host, SHARED_FD};
@@ -62,7 +63,8 @@ pub struct Space {
     pub(crate) no_breakpoints: BTreeSet<GuestAddr>,
     pub(crate) watchpoints: Watched,
     pub(crate) searching: Option<Searching>,
-    pub(crate) comparisons: [Comparison; 2],
+    pub(crate) may_fault: [MayFault; 3],
+    pub(crate) calls: Calls,
     pub(crate) mode: Mode,
     /// The guest's registers while nothing runs.
     pub(crate) regs: Registers,
@@ -75,6 +77,10 @@ pub struct Space {
     pub(crate) log_at: u64,
     /// Where the next log record goes.
     pub(crate) log_next: u64,
+    /// Where what was not drained yet begins.
+    pub(crate) log_from: u64,
+    /// Where what is drained ends, if not with what was logged last.
+    pub(crate) log_until: Option<u64>,
     /// Log records that did not fit.
     pub(crate) log_overflow: Vec<u8>,
     pub(crate) xsave_size: u32,
@@ -156,7 +162,8 @@ impl Space {
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
             searching: None,
-            comparisons: runtime.comparisons,
+            may_fault: runtime.may_fault,
+            calls: Calls::default(),
             mode: config.mode,
             regs,
             flags_known: true,
@@ -164,6 +171,8 @@ impl Space {
             granted: 0,
             log_at,
             log_next: log_at,
+            log_from: log_at,
+            log_until: None,
             log_overflow: Vec::new(),
             rtm: config.rtm,
             counted: config.branches,
@@ -191,11 +200,11 @@ impl Space {
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
         let at = self.slot.offset();
-        let page = [u64::from(self.low.page()), PAGE_SIZE, prot, flags, SHARED_FD, at];
+        let page = [u64::from(self.low.page()), PAGE_SIZE + CALLS_BYTES, prot, flags, SHARED_FD, at];
         self.host.call("mmap", libc::SYS_mmap, page)?;
         if self.log_at != 0 {
             let len = self.slot.log_len() as u64;
-            let log = [self.log_at, len, prot, flags, SHARED_FD, at + PAGE_SIZE];
+            let log = [self.log_at, len, prot, flags, SHARED_FD, at + PAGE_SIZE + CALLS_BYTES];
             self.host.call("mmap", libc::SYS_mmap, log)?;
         }
         Ok(())
@@ -233,7 +242,7 @@ impl Space {
     fn copy(&mut self) -> Result<Self, ForkError> {
         self.flush()?;
         let mut slot = Slot::new(self.slot.family())?;
-        *slot.page_mut() = self.slot.page();
+        *slot.page_mut() = EnginePage { calls: 0, ..self.slot.page() };
         let host = self.host.fork()?;
         let mut copy = Self {
             host,
@@ -255,7 +264,8 @@ impl Space {
             no_breakpoints: BTreeSet::new(),
             watchpoints: Watched::default(),
             searching: None,
-            comparisons: self.comparisons,
+            may_fault: self.may_fault,
+            calls: Calls::default(),
             mode: self.mode,
             regs: self.regs,
             flags_known: self.flags_known,
@@ -263,6 +273,8 @@ impl Space {
             granted: self.granted,
             log_at: self.log_at,
             log_next: self.log_at,
+            log_from: self.log_at,
+            log_until: None,
             log_overflow: Vec::new(),
             rtm: self.rtm,
             counted: self.counted,

@@ -188,8 +188,12 @@ impl Replay {
     pub(crate) fn disregard_counts(&mut self) -> Result<(), ReplayError> {
         let event = self.next_id();
         tracing::warn!(%event, "a hardware counter's count is wrong: points are searched for by state alone");
-        let options =
-            Options { mode: self.config.mode, log_bytes: self.config.log_bytes, cpu: self.config.cpu };
+        let options = Options {
+            mode: self.config.mode,
+            log_bytes: self.config.log_bytes,
+            cpu: self.config.cpu,
+            one_by_one: self.one_by_one,
+        };
         let moments = Self::open_uncounted(&self.trace, &options)?.finish(&mut Silent)?;
         let position = Position { moment: moments.start(event), event };
         let mut again = Self::open_known(&self.trace, &moments, &options)?;

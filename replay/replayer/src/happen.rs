@@ -90,7 +90,7 @@ impl Replay {
         if let Fact::Syscall(info) | Fact::SyscallLeave(info) = &event.fact {
             self.print(event, info, at, observer)?;
         }
-        self.count(id, event)?;
+        self.count(id, own(event))?;
         let at = Position { moment: self.cursor.moment, event: id };
         let (_, space) = self.live.enter(event.task).ok_or_else(not_alive)??;
         watched(observer.after_event(space, event, at))?;
@@ -103,9 +103,8 @@ impl Replay {
         Ok(self.watched_write(space_id, event))
     }
 
-    /// Counts the event's own instruction, and holds the sum against an earlier replay's.
-    fn count(&mut self, id: EventId, event: &Event) -> Result<(), ReplayError> {
-        let own = own(event);
+    /// Counts what the event retires itself, and holds the sum against an earlier replay's.
+    pub(crate) fn count(&mut self, id: EventId, own: u64) -> Result<(), ReplayError> {
         let count = self.cursor.ran + own;
         if let Some(moments) = &self.moments
             && moments.count(id).0 != count

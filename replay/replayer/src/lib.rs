@@ -13,10 +13,12 @@
 //! - `guard`: where a stack ended
 //! - `output`: the bytes a recorded program printed
 //! - `units`: exec images that replay on their own
+//! - `batch`: many events at a time
 //! - `replay`: the run through the events; `reach`: running towards one; `happen`: its effects
 //! - `snapshot`: live checkpoints
 //! - `learn`: the first complete replay, which finds every event's instruction count
 
+mod batch;
 mod compare;
 mod effects;
 mod error;
@@ -36,7 +38,7 @@ mod units;
 pub use error::{Difference, Divergence, RegisterDifference, ReplayError};
 pub use learn::{LearnError, learn};
 pub use live::TaskView;
-pub use observer::{Observer, Printer, Silent, Watched};
+pub use observer::{Look, Observer, Printer, Silent, Watched};
 pub use options::{Bias, Options, Position, Stopped, Stops, Until};
 pub use replay::Replay;
 pub use snapshot::Snapshot;

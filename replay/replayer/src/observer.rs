@@ -5,12 +5,25 @@ use std::io::Write;
 
 use engine::Space;
 use guest::{SpaceId, TaskId};
-use trace::{Event, OutputStream};
+use trace::{Event, OutputStream, SyscallInfo};
 
 use crate::options::Position;
 
 /// What an observer may answer: an error ends the replay.
 pub type Watched = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// How an observer wants to learn of a call that the recorded program made without a stop ([`Stop::Buffered`](trace::Stop::Buffered)).
+/// The less it wants the faster is the replay.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Look {
+    /// As of any other event.
+    There,
+    /// [`Observer::before_event`] and [`Observer::after_event`] may be called later, before anything else is: the space is farther then,
+    /// but hands out its log up to there, and of the event's registers those are known that were noted.
+    Afterwards,
+    /// Not at all, if that is easier.
+    No,
+}
 
 /// Watches a replay. What a space ran since the last call that named it was run by the task of this call.
 ///
@@ -21,6 +34,12 @@ pub trait Observer {
     fn log_full(&mut self, id: SpaceId, space: &mut Space, task: TaskId, at: Position) -> Watched {
         let _ = (id, space, task, at);
         Ok(())
+    }
+
+    /// How it wants to learn of a call made without a stop.
+    fn looks_at(&self, info: &SyscallInfo) -> Look {
+        let _ = info;
+        Look::There
     }
 
     /// The event's task stands at the event's stop; nothing of the event has happened and its own instruction has not
@@ -54,13 +73,21 @@ pub trait Observer {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
-impl Observer for Silent {}
+impl Observer for Silent {
+    fn looks_at(&self, _info: &SyscallInfo) -> Look {
+        Look::No
+    }
+}
 
 /// Prints what the recorded program printed, to the same streams.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Printer;
 
 impl Observer for Printer {
+    fn looks_at(&self, _info: &SyscallInfo) -> Look {
+        Look::No
+    }
+
     fn output(&mut self, stream: OutputStream, bytes: &[u8], _at: Position) -> Watched {
         match stream {
             OutputStream::Stdout => {

@@ -12,11 +12,14 @@ pub struct Options {
     pub log_bytes: usize,
     /// The CPU to replay on; `None` for the one the thread is on.
     pub cpu: Option<usize>,
+    /// Whether to stop at each call that was recorded without a stop, rather than have many of them made at a time. All that can be
+    /// seen is the same.
+    pub one_by_one: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::Plain, log_bytes: 0, cpu: None }
+        Self { mode: Mode::Plain, log_bytes: 0, cpu: None, one_by_one: false }
     }
 }
 

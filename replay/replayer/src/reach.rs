@@ -7,7 +7,7 @@ use trace::{Stop, Trapped};
 use crate::error::{Difference, Divergence, ReplayError};
 use crate::guard;
 use crate::observer::Observer;
-use crate::options::{Position, Stopped};
+use crate::options::{Position, Stopped, Until};
 use crate::replay::{Replay, watched};
 
 /// Length of the `cpuid` instruction.
@@ -22,13 +22,9 @@ pub(crate) enum Reach {
 
 impl Replay {
     /// Runs the next event's task towards its stop.
-    pub(crate) fn reach(
-        &mut self,
-        budget: Option<u64>,
-        observer: &mut dyn Observer,
-    ) -> Result<Reach, ReplayError> {
+    pub(crate) fn reach(&mut self, until: Until, observer: &mut dyn Observer) -> Result<Reach, ReplayError> {
         let Some((id, event)) = &self.cursor.next else { return Ok(Reach::Stop) };
-        let (id, task, stop) = (*id, event.task, event.stop);
+        let (mut id, task, mut stop) = (*id, event.task, event.stop);
         match stop {
             Stop::None => return Ok(Reach::Stop),
             Stop::Point
@@ -52,8 +48,10 @@ impl Replay {
         if let Some(pc) = self.arrived_at_breakpoint(task) {
             return Ok(Reach::Stopped(Stopped::Breakpoint { task, pc }));
         }
-        let mut left = budget;
+        let mut left = self.budget(until);
+        let together = self.together(until).filter(|_| left.is_none());
         loop {
+            let prepared = together.map_or(Ok(0), |by| self.prepare(by, observer))?;
             let lead = if searching { self.lead() } else { 0 };
             let to_point = match searching {
                 true if lead > 0 => Some(lead),
@@ -64,12 +62,20 @@ impl Replay {
                 (Some(left), Some(point)) => Some(left.min(point)),
                 (left, point) => left.or(point),
             };
-            let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
+            let (_, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
             let before = space.retired();
             let moment = self.cursor.moment;
             let exit =
                 space.run(allowed).map_err(|source| ReplayError::Run { task, moment, event: id, source })?;
-            let ran = space.retired() - before;
+            let retired = space.retired();
+            let mut before = before;
+            if prepared > 0 {
+                before = self.settle(task, (prepared, before), observer)?;
+                let Some((next, event)) = &self.cursor.next else { return Ok(Reach::Stop) };
+                (id, stop) = (*next, event.stop);
+            }
+            let ran = retired - before;
+            let (space_id, space) = self.live.enter(task).ok_or(ReplayError::NotAlive { event: id })??;
             self.cursor.moment.0 += ran;
             self.cursor.ran += ran;
             left = left.map(|left| left.saturating_sub(ran));

@@ -27,6 +27,8 @@ pub struct Replay {
     pub(crate) finder: Option<Finder>,
     /// How many instructions were searched for points so far.
     pub(crate) searched: u64,
+    /// Whether every call is stopped at.
+    pub(crate) one_by_one: bool,
 }
 
 /// The place in the event stream.
@@ -50,6 +52,8 @@ pub(crate) struct Cursor {
     pub(crate) flags_exact: bool,
     /// The inaccessible page that stands for the end of a stack until the next event.
     pub(crate) guard: Option<GuestRange>,
+    /// How many calls are prepared at a time.
+    pub(crate) stride: usize,
     /// Each event's count.
     pub(crate) counts: Vec<u64>,
 }
@@ -122,6 +126,7 @@ impl Replay {
             resume: false,
             flags_exact: true,
             guard: None,
+            stride: crate::batch::FEW,
             counts: Vec::new(),
         };
         let mut replay = Self {
@@ -133,6 +138,7 @@ impl Replay {
             cursor,
             finder: None,
             searched: 0,
+            one_by_one: options.one_by_one,
         };
         replay.advance()?;
         Ok(replay)
@@ -222,7 +228,7 @@ impl Replay {
             if self.is_reached(until) {
                 return Ok(Stopped::Reached);
             }
-            let reached = match self.reach(self.budget(until), observer) {
+            let reached = match self.reach(until, observer) {
                 Err(error) if self.was_led_astray(&error) => {
                     self.disregard_counts()?;
                     continue;
@@ -270,7 +276,7 @@ impl Replay {
     }
 
     /// How many instructions may run before the place asked for; `None` when the next event comes first.
-    fn budget(&self, until: Until) -> Option<u64> {
+    pub(crate) fn budget(&self, until: Until) -> Option<u64> {
         let goal = match until {
             Until::End => return None,
             Until::Moment(moment, _) => moment,

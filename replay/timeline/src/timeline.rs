@@ -3,10 +3,10 @@
 use engine::{Mapping, Space};
 use guest::{Landmarks, Moment, Registers, SpaceId, TaskId, When, XState};
 use replayer::{
-    Bias, Moments, Observer, Options, Position, Replay, ReplayError, Silent, Stopped, Stops, TaskView, Until,
-    learn,
+    Bias, Look, Moments, Observer, Options, Position, Replay, ReplayError, Silent, Stopped, Stops, TaskView,
+    Until, learn,
 };
-use trace::{Trace, landmarks};
+use trace::{SyscallInfo, Trace, landmarks};
 
 use crate::checkpoints::Checkpoints;
 use crate::error::TimelineError;
@@ -257,6 +257,11 @@ impl Timeline {
     pub(crate) fn run(&mut self, until: Until) -> Result<Stopped, TimelineError> {
         struct Last(TaskId);
         impl Observer for Last {
+            // A task whose call is over runs on to its next event.
+            fn looks_at(&self, _info: &SyscallInfo) -> Look {
+                Look::No
+            }
+
             fn before_event(
                 &mut self,
                 _id: SpaceId,

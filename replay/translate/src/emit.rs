@@ -11,6 +11,9 @@ pub(crate) const RDX: u8 = 2;
 pub(crate) const RSP: u8 = 4;
 pub(crate) const RSI: u8 = 6;
 pub(crate) const RDI: u8 = 7;
+pub(crate) const R8: u8 = 8;
+pub(crate) const R9: u8 = 9;
+pub(crate) const R10: u8 = 10;
 pub(crate) const R11: u8 = 11;
 
 /// The base of a memory operand.

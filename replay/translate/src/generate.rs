@@ -210,13 +210,18 @@ impl<'a> Generator<'a> {
 
     /// Adds an exit whose stub begins where cold code is now emitted.
     pub(crate) fn exit_here(&mut self, kind: ExitKind, pc: GuestAddr) {
+        self.name_exit(kind, pc);
+        runtime::jump(&mut self.cold, self.request.layout, Stub::Exit);
+    }
+
+    /// Adds an exit; cold code notes which.
+    pub(crate) fn name_exit(&mut self, kind: ExitKind, pc: GuestAddr) {
         let index = self.exits.len() as u8;
         self.exits.push(Exit { pc, kind });
         let (block, number) =
             (self.page(offset_of!(EnginePage, exit_block)), self.page(offset_of!(EnginePage, exit_index)));
         self.cold.store_imm32(block, self.request.id.0);
         self.cold.store_imm8(number, index);
-        runtime::jump(&mut self.cold, self.request.layout, Stub::Exit);
     }
 
     /// Whether direct branches out of this block report the budget's end in place of being linked.
@@ -429,6 +434,10 @@ impl<'a> Generator<'a> {
                 {
                     self.exit_if_x87_saved(kind, pc);
                     self.jump_to(pc);
+                } else if let (ExitKind::Syscall, None, Some(seen)) =
+                    (kind, self.request.limit, plan.sources.last())
+                {
+                    self.call(pc, seen.end);
                 } else {
                     let stub = self.exit(kind, pc);
                     self.hot.jump(stub);

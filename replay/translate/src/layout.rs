@@ -168,6 +168,9 @@ pub struct EnginePage {
     /// Conditional branches retired, where [`Request::branches`](crate::Request::branches) has them counted; only added to. Right on
     /// every exit and at every mark, without a correction.
     pub branches: u64,
+    /// Where the next [`PreparedCall`](crate::PreparedCall) lies: at a `syscall` instruction that it fits its effects are put and the
+    /// guest goes on, rcx and r11 as the kernel leaves them. Such instructions are not counted. 0 where there is none.
+    pub calls: u64,
 }
 
 const _: () = assert!(size_of::<EnginePage>() <= ENGINE_PAGE_SIZE);
@@ -193,6 +196,7 @@ impl EnginePage {
             scratch: [0; 16],
             search: SearchPage::new(),
             branches: 0,
+            calls: 0,
         }
     }
 }

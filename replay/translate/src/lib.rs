@@ -14,6 +14,7 @@
 //! - `emit`: a small assembler
 //! - `generate`: from a plan to code; `count`, `branch` and `observe` are its parts
 //! - `search`: comparing the guest's state with one that is looked for
+//! - `calls`: putting back what a system call did
 //! - `log`: what observed code writes, and a walker over it
 //! - `refusal`: what cannot be translated, by name
 //!
@@ -22,6 +23,7 @@
 
 mod block;
 mod branch;
+mod calls;
 mod class;
 mod count;
 mod emit;
@@ -41,6 +43,7 @@ pub use block::{
     Address, BlockId, Condition, Contents, Exit, ExitKind, Indirect, Link, Mark, Path, Signal, Slot, Special,
     Spilled, StateImage, StringOp, Terminator, Translated,
 };
+pub use calls::PreparedCall;
 pub use class::{Class, classify};
 pub use generate::translate;
 pub use layout::{
@@ -50,4 +53,4 @@ pub use layout::{
 };
 pub use refusal::Refusal;
 pub use request::{Branches, Bytes, Mode, Request, SearchAt, Source};
-pub use runtime::{Comparison, Runtime, RuntimeExit, build_runtime};
+pub use runtime::{MayFault, Runtime, RuntimeExit, build_runtime};

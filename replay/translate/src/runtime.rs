@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use crate::calls;
 use crate::emit::{Asm, Mem, R11, RAX, RCX, RDI, RDX, RSI};
 use crate::generate::field;
 use crate::layout::{CacheAddr, EXIT_SYSCALL, EnginePage, Layout, RUNTIME_BLOCK, RUNTIME_PAGE_SIZE};
@@ -17,23 +18,23 @@ pub struct Runtime {
     pub miss: CacheAddr,
     /// Leaves with `exit_block` and `exit_index` as the block set them. Known to blocks by construction.
     pub exit: CacheAddr,
-    /// The address of the `syscall` instruction of [`Runtime::exit`] and that of [`Runtime::miss`]: rip at a seccomp
-    /// stop is 2 more.
-    pub syscalls: [CacheAddr; 2],
-    /// Where words of memory are compared.
-    pub comparisons: [Comparison; 2],
+    /// The address of the `syscall` instruction of [`Runtime::exit`], that of [`Runtime::miss`], and that by which blocks leave at one of
+    /// the guest's: rip at a seccomp stop is 2 more.
+    pub syscalls: [CacheAddr; 3],
+    /// Where words of memory are compared, and where a prepared call's are written.
+    pub may_fault: [MayFault; 3],
 }
 
-/// A place in the common stub that compares the guest's memory with [`EnginePage::search`](crate::EnginePage::search). What it reads
-/// may be gone.
+/// A place in a common stub that accesses the guest's memory, which may not be there: where it is compared with
+/// [`EnginePage::search`](crate::EnginePage::search), or written as a [`PreparedCall`](crate::PreparedCall) says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Comparison {
+pub struct MayFault {
     /// Where the code begins that may fault.
     pub start: CacheAddr,
     /// Where it ends.
     pub end: CacheAddr,
     /// Where to go on after a fault, all registers as they are: leaves with [`ExitKind::Candidate`](crate::ExitKind::Candidate) if nothing
-    /// else differs.
+    /// else differs; or with [`ExitKind::Syscall`](crate::ExitKind::Syscall), the call not being made.
     pub fault: CacheAddr,
 }
 
@@ -56,12 +57,13 @@ pub(crate) enum Stub {
     Miss = 1,
     Bulk = 2,
     Search = 3,
+    Call = 4,
 }
 
 impl Stub {
     /// Where it lies from the start of the page on.
     const fn offset(self) -> usize {
-        [64, 128, 192, LOW_BITS + 256][self as usize]
+        [64, 128, 192, LOW_BITS + 256, 0xA00][self as usize]
     }
 
     fn address(self, layout: &Layout) -> CacheAddr {
@@ -97,7 +99,7 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
         }
     }
     let mut asm = Asm::new(CacheAddr(u64::from(layout.runtime)));
-    for stub in [Stub::Exit, Stub::Miss, Stub::Bulk, Stub::Search] {
+    for stub in [Stub::Exit, Stub::Miss, Stub::Bulk, Stub::Search, Stub::Call] {
         asm.raw(&stub.address(layout).0.to_le_bytes());
     }
     pad(&mut asm, Stub::Exit.offset());
@@ -110,14 +112,16 @@ pub fn build_runtime(layout: &Layout) -> Result<Runtime, Refusal> {
     for byte in 0..=u8::MAX {
         asm.raw(&[byte & 1]);
     }
-    let comparisons = search::stub(layout, &mut asm);
+    let [first, others] = search::stub(layout, &mut asm);
+    pad(&mut asm, Stub::Call.offset());
+    let (call_syscall, call) = calls::stub(layout, &mut asm);
     debug_assert!(asm.bytes.len() <= RUNTIME_PAGE_SIZE);
     Ok(Runtime {
         code: asm.bytes,
         miss: Stub::Miss.address(layout),
         exit: Stub::Exit.address(layout),
-        syscalls: [exit_syscall, miss_syscall],
-        comparisons,
+        syscalls: [exit_syscall, miss_syscall, call_syscall],
+        may_fault: [first, others, call],
     })
 }
 
@@ -138,7 +142,7 @@ pub(crate) fn spill_slot(layout: &Layout, register: u8) -> Mem {
     field(layout, offset_of!(EnginePage, spill) + 8 * register as usize)
 }
 
-fn leave(asm: &mut Asm) -> CacheAddr {
+pub(crate) fn leave(asm: &mut Asm) -> CacheAddr {
     asm.set(RAX, u64::from(EXIT_SYSCALL));
     let at = asm.here();
     asm.raw(&[0x0F, 0x05, 0x0F, 0x0B]); // syscall; ud2: nobody comes back here

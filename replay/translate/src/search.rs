@@ -14,7 +14,7 @@ use crate::generate::{Generator, field};
 use crate::layout::{CacheAddr, EnginePage, Layout, SEARCH_WORDS, SearchPage};
 use crate::plan::{Plan, Step, is_write};
 use crate::request::Request;
-use crate::runtime::{self, Comparison, Stub, land, short, spill_slot};
+use crate::runtime::{self, MayFault, Stub, land, short, spill_slot};
 
 /// Registers compared before the flags are saved.
 const FIRST: usize = 3;
@@ -170,7 +170,7 @@ fn differs(asm: &mut Asm, register: u8, mem: Mem, to: CacheAddr) {
 
 /// The common stub: compares everything, the first word first, as it tells most where no register does. The guest's rcx is in the
 /// engine page.
-pub(crate) fn stub(layout: &Layout, asm: &mut Asm) -> [Comparison; 2] {
+pub(crate) fn stub(layout: &Layout, asm: &mut Asm) -> [MayFault; 2] {
     let [rax, rcx, rdx] = [RAX, RCX, RDX].map(|register| spill_slot(layout, register));
     let saved = field(layout, offset_of!(EnginePage, scratch));
     let address = |index| element(layout, offset_of!(SearchPage, addresses), index);
@@ -187,7 +187,7 @@ pub(crate) fn stub(layout: &Layout, asm: &mut Asm) -> [Comparison; 2] {
     asm.mem(false, false, &[0xFF], 4, word(layout, offset_of!(SearchPage, resume)), 0); // jmp [resume]
     land(asm, none);
     land(asm, equal);
-    let first = Comparison { start: one, end: after, fault: asm.here() };
+    let first = MayFault { start: one, end: after, fault: asm.here() };
     let over = short(asm, 0xEB);
     let [differ, equal] = [offset_of!(SearchPage, resume), offset_of!(SearchPage, found)].map(|to| {
         let at = asm.here();
@@ -219,5 +219,5 @@ pub(crate) fn stub(layout: &Layout, asm: &mut Asm) -> [Comparison; 2] {
     }
     let end = asm.here();
     asm.jump(equal);
-    [first, Comparison { start, end, fault: equal }]
+    [first, MayFault { start, end, fault: equal }]
 }

@@ -114,11 +114,6 @@ fn copies_of_code_run_as_they_ran() {
     assert!(printed.ends_with("\nchild: 0, copied 1\n"), "{printed}");
 }
 
-#[test]
-fn hooked_functions_run_as_they_ran() {
-    assert_eq!(check_with(&[], "hooked_code", 0, 0), "202 calls\n");
-}
-
 /// The same under chaos, several times.
 #[track_caller]
 fn check_chaos(program: &str, code: i32, printed: &str) {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod branches;
+mod calls;
 mod clock;
 mod copies;
 mod debugging;

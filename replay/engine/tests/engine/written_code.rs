@@ -2,7 +2,7 @@
 
 use crate::oracle::{Native, build, compare};
 use backstory_engine::{Exit, MapRequest, MapSource, Mode, Space};
-use guest::{GuestAddr, GuestRange, Prot, Registers};
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers};
 
 const MODES: [Mode; 4] = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
 
@@ -325,6 +325,33 @@ fn random_changes_of_code() {
         }
     }
     assert!(changed > 500);
+}
+
+#[test]
+fn code_that_was_written_often_may_show_otherwise_than_it_runs_once_it_is_protected() {
+    let mut space = Space::new(&backstory_engine::Config::default()).unwrap();
+    let at = GuestAddr(0x4000_0000);
+    space.map(&request(at.0, 7, false, MapSource::Zero)).unwrap();
+    // A loop that counts in its own page, until its blocks check themselves: incl 64(%rip); dec %ecx; jnz; syscall.
+    let code = [0xff, 0x05, 64, 0, 0, 0, 0xff, 0xc9, 0x75, 0xf6, 0x0f, 0x05];
+    space.write(at, &code).unwrap();
+    space.set_registers(&Registers { rcx: 5000, ..space.registers() });
+    jump(&mut space, at.0);
+    space.protect(GuestRange::new(at, 8192), Prot::from_bits(5)).unwrap();
+    let call = at.wrapping_add(10);
+    space.rewrite(call, &[0xeb, 0x70], &[0x0f, 0x05]).unwrap();
+    for _ in 0..2 {
+        jump(&mut space, call.0);
+        assert_eq!(space.registers().pc(), call);
+    }
+    // Written again, it is noticed again.
+    space.protect(GuestRange::new(at, 8192), Prot::from_bits(7)).unwrap();
+    space.rewrite(call, &[0x0f, 0x05], &[0x0f, 0x05]).unwrap();
+    space.set_registers(&Registers { rcx: 5000, ..space.registers() });
+    jump(&mut space, at.0);
+    let mut count = [0; 4];
+    space.read(at.wrapping_add(70), &mut count).unwrap();
+    assert_eq!(u32::from_le_bytes(count), 10_000);
 }
 
 #[test]

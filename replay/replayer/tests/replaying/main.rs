@@ -7,4 +7,5 @@ mod altered;
 mod counted;
 mod preempted;
 mod recorded;
+mod together;
 mod whole;

@@ -1,0 +1,192 @@
+//! System calls that are prepared: what is left of them, where they end.
+
+use backstory_engine::{Call, Config, Exit, MapRequest, MapSource, Mode, Sharing, Space, Watch, WatchKind};
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers};
+
+const MODES: [Mode; 4] = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
+const CODE: u64 = 0x4000_0000;
+const DATA: u64 = 0x4001_0000;
+/// CF, DF, and what is always set.
+const FLAGS: u64 = 0x603 & !0x200;
+
+/// A loop: `mov %ebx, %eax; inc %rdi; syscall; jmp`.
+const LOOP: [u8; 9] = [0x89, 0xd8, 0x48, 0xff, 0xc7, 0x0f, 0x05, 0xeb, 0xf7];
+const AFTER: GuestAddr = GuestAddr(CODE + 7);
+
+fn map(space: &mut Space, at: u64, prot: u64) {
+    let request = MapRequest {
+        range: GuestRange::new(GuestAddr(at), 4096),
+        prot: Prot::from_bits(prot),
+        shared: false,
+        grows_down: false,
+        no_reserve: false,
+        source: MapSource::Zero,
+    };
+    space.map(&request).unwrap();
+}
+
+/// A space that stands before the loop.
+fn looping(mode: Mode) -> Space {
+    let mut space = Space::new(&Config { mode, log_bytes: 1 << 20, ..Config::default() }).unwrap();
+    map(&mut space, CODE, 7);
+    map(&mut space, DATA, 3);
+    space.write(GuestAddr(CODE), &LOOP).unwrap();
+    let start =
+        Registers { rip: CODE, rbx: 110, rdi: 0, rsi: DATA, eflags: 0x202 | FLAGS, ..space.registers() };
+    space.set_registers(&start);
+    space
+}
+
+/// The call of so many rounds.
+fn call(round: u64, wrote: &[u8]) -> Call<'_> {
+    Call {
+        after: AFTER,
+        number: 110,
+        args: [round, DATA, 0, 0, 0, 0],
+        compared: 2,
+        result: -(round as i64),
+        to: GuestAddr(DATA + 8 * round),
+        wrote,
+    }
+}
+
+/// Runs until something stops it, which is a call; the rounds made, each with what was retired before its call.
+#[track_caller]
+fn made(space: &mut Space) -> Vec<u64> {
+    assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+    assert_eq!(space.registers().pc(), GuestAddr(CODE + 5));
+    space.take_made_calls().iter().map(|made| made.retired).collect()
+}
+
+#[test]
+fn calls_leave_what_the_kernel_leaves() {
+    for mode in MODES {
+        let mut space = looping(mode);
+        let wrote = [[1u8; 13], [2; 13], [3; 13]];
+        for (round, wrote) in (1..).zip(&wrote) {
+            assert!(space.prepare_call(&call(round, wrote)));
+        }
+        let before = space.registers();
+        assert_eq!(made(&mut space), [2, 5, 8], "{mode:?}");
+        assert_eq!(space.retired(), 11);
+        let eflags = space.registers().eflags;
+        // `inc` leaves CF alone.
+        assert_eq!((eflags & (FLAGS | 0x40), eflags & 1), (FLAGS, 1), "{mode:?}");
+        let left = Registers {
+            rip: CODE + 5,
+            rax: 110,
+            rdi: 4,
+            rcx: AFTER.0,
+            // Of the last call: its argument's parity is even.
+            r11: eflags | 4,
+            eflags,
+            orig_rax: u64::MAX,
+            ..before
+        };
+        assert_eq!(space.registers(), left, "{mode:?}");
+        let mut bytes = [0; 40];
+        space.read(GuestAddr(DATA), &mut bytes).unwrap();
+        assert_eq!((bytes[7..17].to_vec(), bytes[36]), ([vec![0], vec![1; 8], vec![2]].concat(), 3));
+        // None is prepared any more.
+        space.set_registers(&Registers { rip: CODE, ..left });
+        assert_eq!(made(&mut space), []);
+    }
+}
+
+#[test]
+fn the_log_is_handed_out_call_by_call() {
+    for mode in [Mode::Indexed, Mode::IndexedExact] {
+        let mut space = looping(mode);
+        (1..=3).for_each(|round| assert!(space.prepare_call(&call(round, &[]))));
+        assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+        let calls = space.take_made_calls();
+        let mut parts = Vec::new();
+        for call in calls.iter().map(Some).chain([None]) {
+            space.look_back(call);
+            parts.push(space.drain_log());
+        }
+        // In each round a block up to the call, and from the second on the jump before it.
+        assert!(parts.iter().all(|part| !part.is_empty()), "{parts:?}");
+        assert_eq!(parts[1], parts[2]);
+        assert_eq!(parts[1], parts[3]);
+        assert_eq!(space.drain_log(), []);
+    }
+}
+
+#[test]
+fn a_call_that_differs_is_not_made() {
+    let differ: [fn(&mut Call<'_>); 5] = [
+        |call| call.after = GuestAddr(AFTER.0 + 1),
+        |call| call.number = 111,
+        |call| call.args[0] = 9,
+        |call| call.args[1] = 9,
+        // Nothing is there.
+        |call| call.to = GuestAddr(0x7777_0000),
+    ];
+    for mode in MODES {
+        for change in differ {
+            let mut space = looping(mode);
+            let mut second = call(2, b"bytes");
+            change(&mut second);
+            [call(1, &[]), second, call(3, &[])].iter().for_each(|call| assert!(space.prepare_call(call)));
+            let before = space.registers();
+            assert_eq!(made(&mut space), [2]);
+            let now = space.registers();
+            let expected = Registers {
+                rip: now.rip,
+                rax: 110,
+                rdi: 2,
+                rcx: AFTER.0,
+                r11: now.eflags,
+                eflags: now.eflags,
+                orig_rax: u64::MAX,
+                ..before
+            };
+            assert_eq!(now, expected, "{mode:?}");
+        }
+        let mut space = looping(mode);
+        let mut first = call(1, &[]);
+        // What is not compared may differ, and so may the high half of rax.
+        (first.compared, first.args[1]) = (1, 9);
+        space.set_registers(&Registers { rax: u64::MAX, ..space.registers() });
+        assert!(space.prepare_call(&first));
+        assert_eq!(made(&mut space), [2]);
+    }
+}
+
+#[test]
+fn code_that_a_call_writes_is_run_as_written() {
+    for mode in MODES {
+        let mut space = looping(mode);
+        // The kernel overwrites the loop: `mov $7, %ebx` and a jump back in place of the first jump.
+        let new = [0xbb, 111, 0, 0, 0, 0xeb, 0xf2];
+        let over = Call { to: AFTER, ..call(2, &new) };
+        let mut next = call(3, &[]);
+        next.number = 111;
+        [call(1, &[]), over, next].iter().for_each(|call| assert!(space.prepare_call(call)));
+        // Blocks came from that page: it is performed from outside.
+        assert_eq!(made(&mut space), [2], "{mode:?}");
+        space.write(AFTER, &new).unwrap();
+        space.set_registers(&Registers { rip: AFTER.0, ..space.registers() });
+        assert!(space.prepare_call(&next));
+        assert_eq!(space.run(None).unwrap(), Exit::Syscall);
+        assert_eq!((space.take_made_calls().len(), space.registers().rbx), (1, 111), "{mode:?}");
+    }
+}
+
+#[test]
+fn none_is_prepared_where_it_would_not_be_noticed() {
+    let mut space = looping(Mode::Plain);
+    let mut room = 0;
+    while space.prepare_call(&call(1, &[0; 100])) {
+        room += 1;
+    }
+    assert!((100..1000).contains(&room), "{room}");
+    let mut copy = space.fork(Sharing::Copied).unwrap();
+    assert_eq!(made(&mut copy), []);
+    assert_eq!(made(&mut space), [2]);
+    space
+        .set_watchpoints(&[Watch { range: GuestRange::new(GuestAddr(DATA), 8), kind: WatchKind::Write }])
+        .unwrap();
+    assert!(!space.prepare_call(&call(1, &[])));
+}
