@@ -357,7 +357,7 @@ impl Space {
     }
 
     /// Guest instructions retired by translated code since the first ancestor was made: exact at every exit.
-    /// Instructions that the caller performs (syscalls, trapped ones) are not in it.
+    /// Instructions that the caller performs (syscalls, trapped ones) are not in it, nor are calls that were prepared.
     pub fn retired(&self) -> u64 {
         self.retired
     }

@@ -146,7 +146,7 @@ pub enum ExitKind {
     Budget,
     /// `pc` is a breakpoint.
     Breakpoint,
-    /// A `syscall` instruction at `pc`.
+    /// A `syscall` instruction (or `int 0x80`) at `pc`, to which no [`PreparedCall`](crate::PreparedCall) fits.
     Syscall,
     /// An instruction at `pc` with a result of its own each time.
     Special(Special),
