@@ -33,6 +33,9 @@ pub const CODE: [u8; 4] = [0x0f, 0x05, 0xcc, 0xcc];
 /// Address of a `struct sock_fprog` (`linux/filter.h`): a seccomp filter of one instruction, which allows every call.
 pub const ALLOW_ALL: u64 = PAGE + 0x10;
 
+/// From here on lie instructions that stand for some of the dynamic linker's.
+pub const RESOLVER: u64 = PAGE + 0x100;
+
 /// The filter's length, padding, and the address of its instruction.
 const ALLOW_ALL_PROGRAM: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 1, 0, 0, 0, 0, 0];
 /// Return `SECCOMP_RET_ALLOW`.

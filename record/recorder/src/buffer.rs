@@ -199,7 +199,7 @@ pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Killed> {
     if let Some(regs) = outside(task, regs).ok()? {
         return Some(Killed::InCall(regs));
     }
-    if (abi::PAGE..abi::PAGE + abi::PAGE_LEN).contains(&regs.rip) {
+    if (abi::PAGE..abi::RESOLVER).contains(&regs.rip) {
         // While calls were made on its behalf, right after its last event.
         return Some(Killed::BehindCall);
     }

@@ -11,6 +11,7 @@ use crate::api::RecordError;
 use crate::cpuid;
 use crate::image;
 use crate::procfs::{self, Mapping};
+use crate::saved_state;
 use crate::seccomp::Sandbox;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
@@ -53,7 +54,12 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
 
     let stack = image::start_stack(&memory, raw.sp())?;
     let auxv = image::hide_vdso(&memory, &stack)?;
-    let taken = image::take(task.host, mappings, &memory, &mut core.sink.writer)?;
+    let xstate = stopped.xstate()?;
+    let ours = core.resolvers.rewrite(&memory, &mappings, raw.pc(), saved_state::features(&xstate))?;
+    let mut taken = image::take(task.host, mappings, &memory, &mut core.sink.writer)?;
+    if !ours.is_empty() {
+        taken.show_page(image::data(ours, &mut core.sink.writer)?);
+    }
     let info = image::describe(task.host, task.tid.0, stack, auxv);
     let space = core.new_space_id();
     task.space.leave(task.by_vfork);
@@ -65,7 +71,7 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     let before = if first { raw } else { task.after };
     core.sink.event(&Event {
         after: raw,
-        xstate: Some(stopped.xstate()?),
+        xstate: Some(xstate),
         maps: taken.maps,
         writes: taken.writes,
         ..Event::in_place(task.id, space, before, Fact::Exec(Box::new(info)))

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 
-use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE};
+use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Prot};
 use kernel::Call;
 use ptrace::{HostTid, Memory};
 use trace::{Backing, Data, ExecInfo, MapOp, MemWrite, TraceWriter, WriteError};
@@ -31,6 +31,23 @@ const ENTRY: u64 = 16;
 pub(crate) struct Image {
     pub(crate) maps: Vec<MapOp>,
     pub(crate) writes: Vec<MemWrite>,
+}
+
+impl Image {
+    /// Adds the page of ours, which holds this from [`abi::RESOLVER`] on.
+    pub(crate) fn show_page(&mut self, data: Data) {
+        let map = MapOp::Map {
+            range: GuestRange::new(GuestAddr(abi::PAGE), abi::PAGE_LEN),
+            prot: Prot { read: true, write: false, exec: true },
+            shared: false,
+            grows_down: false,
+            no_reserve: false,
+            backing: Backing::Zero,
+            name: "[backstory]".to_owned(),
+        };
+        self.maps.insert(1, map);
+        self.writes.push(MemWrite { addr: GuestAddr(abi::RESOLVER), data });
+    }
 }
 
 /// Whether a mapping is the kernel's, to be removed from a tracee.

@@ -19,6 +19,7 @@
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `reading`: which file a call read from
 //! - `buffer`: calls made without a stop
+//! - `resolver`: what the dynamic linker leaves on the stack
 //! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
 //! - `foreign`: memory changed as a file, or from another process
@@ -66,6 +67,7 @@ mod procfs;
 mod programs;
 mod ptracing;
 mod reading;
+mod resolver;
 mod saved_state;
 mod scratch;
 mod seccomp;

@@ -23,6 +23,7 @@ use crate::ending::Requests;
 use crate::output::Streams;
 use crate::ptracing::Tracing;
 use crate::reading::Looking;
+use crate::resolver::Resolvers;
 use crate::scratch::Plan;
 use crate::shared::{Identity, Object};
 use crate::sink::Sink;
@@ -68,6 +69,7 @@ pub(crate) struct Core {
     pub(crate) newborn: Vec<Task>,
     /// Calls made without a stop.
     pub(crate) buffering: Buffering,
+    pub(crate) resolvers: Resolvers,
     /// What concerns tracers of the guest's own.
     pub(crate) tracing: Tracing,
     /// What was reported of tasks nobody announced yet.
@@ -204,6 +206,7 @@ impl Session {
             spaces: Vec::new(),
             newborn: Vec::new(),
             buffering: Buffering::new(options.buffers()),
+            resolvers: Resolvers::default(),
             tracing: Tracing::default(),
             early: BTreeMap::new(),
             tasks: 0,

@@ -114,6 +114,14 @@ fn copies_of_code_run_as_they_ran() {
     assert!(printed.ends_with("\nchild: 0, copied 1\n"), "{printed}");
 }
 
+#[test]
+fn what_the_dynamic_linker_leaves_behind_is_the_same_each_time() {
+    for _ in 0..3 {
+        assert_eq!(check("lazily_bound", 0, 1), "449999985060000000 7\n");
+    }
+    check_chaos("lazily_bound", 0, "449999985060000000 7\n");
+}
+
 /// The same under chaos, several times.
 #[track_caller]
 fn check_chaos(program: &str, code: i32, printed: &str) {

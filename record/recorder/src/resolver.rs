@@ -1,0 +1,149 @@
+//! The dynamic linker finds a function at its first call. It saves the registers on the stack meanwhile, as an image of which the
+//! processor decides what it writes ([`crate::saved_state`]), and leaves that there: threads then stand at points whose memory no replay has,
+//! long after the image can be told from what was written over it.
+//!
+//! So the two places in the linker where this is done are rewritten at an exec, to lead to instructions in the page of ours, which have
+//! the image zeroed before and what the processor noted in it afterwards. The page is then a part of the program's memory, and replayed.
+
+use std::collections::HashMap;
+
+use guest::{COMPACTED, GuestAddr, GuestMemory, Unmapped, image_len};
+use ptrace::Memory;
+
+use crate::procfs::Mapping;
+
+/// Components that the linker saves: what functions' arguments may lie in.
+const SAVED: u64 = 0xee;
+/// Longer code is not the linker's.
+const LONGEST: u64 = 1 << 20;
+/// Where it has the image on its stack, and in that what the processor notes: which components were in use, and how SSE was set.
+const IMAGE: u8 = 0x40;
+const USED: u32 = IMAGE as u32 + 512;
+const SETTING: u8 = IMAGE + 24;
+/// Bytes for each place: where it goes on, and the instructions.
+const ROOM: usize = 64;
+
+/// One of the places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// `mov [rsp + 0x278], rdx; xsavec [rsp + 0x40]`: what was zeroed before, and the image.
+    Save,
+    /// `xor edx, edx; xrstor [rsp + 0x40]`
+    Restore,
+}
+
+const SAVE: [u8; 13] = [0x48, 0x89, 0x94, 0x24, 0x78, 2, 0, 0, 0x0f, 0xc7, 0x64, 0x24, IMAGE];
+const RESTORE: [u8; 7] = [0x31, 0xd2, 0x0f, 0xae, 0x6c, 0x24, IMAGE];
+/// Sets the mask that goes with [`Place::Restore`], which comes right before it, and keeps the function that was found.
+const BEFORE_RESTORE: [u8; 8] = [0x49, 0x89, 0xc3, 0xb8, SAVED as u8, 0, 0, 0];
+
+impl Place {
+    fn code(self) -> &'static [u8] {
+        match self {
+            Self::Save => &SAVE,
+            Self::Restore => &RESTORE,
+        }
+    }
+
+    /// The instructions that stand for it. The first arguments are saved elsewhere already, so their registers are free.
+    fn instead(self, components: u64) -> Vec<u8> {
+        match self {
+            Self::Save => {
+                let words = image_len(COMPACTED | components) as u32 / 8;
+                [
+                    &[0x89, 0xc6][..],                // mov esi, eax
+                    &[0x48, 0x8d, 0x7c, 0x24, IMAGE], // lea rdi, [rsp + IMAGE]
+                    &[0xb9],                          // mov ecx, words
+                    &words.to_le_bytes(),
+                    &[0x31, 0xc0],       // xor eax, eax
+                    &[0xf3, 0x48, 0xab], // rep stosq
+                    &[0x89, 0xf0],       // mov eax, esi
+                    &SAVE[8..],
+                ]
+                .concat()
+            }
+            Self::Restore => [
+                &RESTORE[..],
+                &[0x48, 0x89, 0x94, 0x24], // mov [rsp + USED], rdx
+                &USED.to_le_bytes(),
+                &[0x48, 0x89, 0x54, 0x24, SETTING], // mov [rsp + SETTING], rdx
+            ]
+            .concat(),
+        }
+    }
+}
+
+/// Where in the code of files the places are.
+#[derive(Debug, Default)]
+pub(crate) struct Resolvers(HashMap<(String, u64, u64, u64), Vec<(u64, Place)>>);
+
+impl Resolvers {
+    /// Rewrites the places in the linker that a new program starts in, at `pc`. What then lies in the page from [`abi::RESOLVER`] on; empty
+    /// where there are none. `features` are the components that the system has.
+    pub(crate) fn rewrite(
+        &mut self,
+        memory: &Memory,
+        mappings: &[Mapping],
+        pc: GuestAddr,
+        features: u64,
+    ) -> Result<Vec<u8>, Unmapped> {
+        let linker = mappings.iter().find(|mapping| mapping.range.contains(pc));
+        let Some(mapping) = linker.filter(|mapping| mapping.inode != 0 && mapping.range.len() <= LONGEST)
+        else {
+            return Ok(Vec::new());
+        };
+        let Mapping { range, inode, offset, ref name, .. } = *mapping;
+        let key = (name.clone(), inode, offset, range.len());
+        let places = match self.0.get(&key) {
+            Some(places) => places.clone(),
+            None => {
+                let places = find(&memory.read_vec(range.start, range.len() as usize)?);
+                self.0.insert(key, places.clone());
+                places
+            }
+        };
+        let mut ours = Vec::new();
+        for (at, place) in places {
+            let at = range.start.wrapping_add(at);
+            let old = place.code();
+            // Another file may have the name and the number by now.
+            if memory.read_vec(at, old.len())? != old {
+                continue;
+            }
+            let slot = abi::RESOLVER + ours.len() as u64;
+            let mut stub = (at.0 + old.len() as u64).to_le_bytes().to_vec();
+            let code = slot + stub.len() as u64;
+            stub.extend(place.instead(features & SAVED));
+            stub.extend(through(slot));
+            // Where the code begins has a slot of its own, which the jump in the linker reads.
+            let entry = slot + ROOM as u64 - 8;
+            stub.resize(ROOM - 8, 0xcc);
+            stub.extend(code.to_le_bytes());
+            ours.extend(stub);
+            let mut jump = through(entry);
+            jump.resize(old.len(), 0x90);
+            memory.write(at, &jump)?;
+        }
+        memory.write(GuestAddr(abi::RESOLVER), &ours)?;
+        Ok(ours)
+    }
+}
+
+/// A jump to where eight bytes say.
+fn through(slot: u64) -> Vec<u8> {
+    [&[0xff, 0x24, 0x25][..], &(slot as u32).to_le_bytes()].concat()
+}
+
+/// The places in code, if each is there as often as the other.
+fn find(code: &[u8]) -> Vec<(u64, Place)> {
+    let mut found = Vec::new();
+    for at in 0..code.len() {
+        let rest = &code[at..];
+        if rest.starts_with(&SAVE) {
+            found.push((at as u64, Place::Save));
+        } else if rest.starts_with(&BEFORE_RESTORE) && rest[BEFORE_RESTORE.len()..].starts_with(&RESTORE) {
+            found.push(((at + BEFORE_RESTORE.len()) as u64, Place::Restore));
+        }
+    }
+    found
+}
