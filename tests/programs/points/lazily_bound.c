@@ -30,11 +30,11 @@ int main(void) {
     for (long i = 0; i < 2; i++)
         pthread_create(&others[i], NULL, spin, (void *)i);
     volatile unsigned long count = 0;
-    for (long i = 0; i < 30000000; i++)
+    for (long i = 0; i < 10000000; i++)
         count += i;
     char word[16];
     snprintf(word, sizeof word, "%d", atoi("12"));
-    for (long i = 0; i < 30000000; i++)
+    for (long i = 0; i < 10000000; i++)
         count += strlen(word);
     done = 1;
     void *last = NULL;
