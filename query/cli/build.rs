@@ -1,10 +1,12 @@
-//! Compiles the demo's guest, so that `backstory demo` needs nothing but this build.
+//! Compiles the demo's guest, so that `backstory demo` needs nothing but this build; and where the binary lies in memory.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
+    // At a fixed address: else the tables of instructions and calls are relocated at every start, a hundred pages of them.
+    println!("cargo::rustc-link-arg-bins=-no-pie");
     let var = |name| env::var_os(name).map(PathBuf::from).expect("cargo sets it");
     let source = var("CARGO_MANIFEST_DIR").join("demo/guest.rs");
     println!("cargo::rerun-if-changed={}", source.display());

@@ -72,17 +72,35 @@ fn query(leaf: u32, subleaf: u32) -> [u32; 4] {
     [result.eax, result.ebx, result.ecx, result.edx]
 }
 
-/// Leaves whose answer depends on ecx, and how many subleaves to keep (more are listed than there are: those answer
-/// zeroes).
-fn subleaves(leaf: u32) -> u32 {
-    match leaf {
-        4 | 0x8000_001d => 8,
-        0xb | 0x1f => 6,
-        0xd => 64,
-        7 | 0xf | 0x10 | 0x14 | 0x17 | 0x18 | 0x1b | 0x1d | 0x1e | 0x20 | 0x23 | 0x24 => 4,
-        0x12 => 8,
-        _ => 0,
-    }
+/// The rows of a leaf whose answer depends on ecx, given what subleaf 0 answers. A row takes microseconds to ask for in a virtual machine:
+/// those that are left out answer zeroes, or what follows from the first.
+fn subleaves(leaf: u32, first: [u32; 4]) -> Option<Vec<CpuidLeaf>> {
+    let row = |subleaf| CpuidLeaf { leaf, subleaf: Some(subleaf), result: query(leaf, subleaf) };
+    let up_to = |last: u32| (0..=last).map(row).collect();
+    let listed = |most, is_none: fn(&CpuidLeaf) -> bool| {
+        let mut rows: Vec<_> = (0..most).map(row).take_while(|row| !is_none(row)).collect();
+        if rows.is_empty() {
+            rows.push(row(0));
+        }
+        rows
+    };
+    Some(match leaf {
+        // Caches, then none.
+        4 | 0x8000_001d => listed(8, |row| row.result[0] & 0x1f == 0),
+        // Levels of processors, then none.
+        0xb | 0x1f => listed(6, |row| row.result[2] >> 8 & 0xff == 0),
+        // Parts of the extended state: those that programs use and those that the kernel does, as the first two tell.
+        0xd => {
+            let [_, _, low, high] = query(leaf, 1);
+            let there = u64::from(first[3] | high) << 32 | u64::from(first[0] | low);
+            (0..64).filter(|part| *part < 2 || there >> part & 1 == 1).map(row).collect()
+        }
+        // The first tells the last.
+        7 | 0x14 | 0x17 | 0x18 | 0x1d | 0x20 | 0x24 => up_to(first[0].min(3)),
+        0xf | 0x10 | 0x1b | 0x1e | 0x23 => up_to(3),
+        0x12 => up_to(7),
+        _ => return None,
+    })
 }
 
 /// What `cpuid` answers on the processor this thread runs on.
@@ -92,13 +110,10 @@ pub(crate) fn table() -> Vec<CpuidLeaf> {
         let last = query(base, 0)[0];
         let last = if (base..base + 0x100).contains(&last) { last } else { base };
         for leaf in base..=last {
-            match subleaves(leaf) {
-                0 => rows.push(CpuidLeaf { leaf, subleaf: None, result: query(leaf, 0) }),
-                count => rows.extend((0..count).map(|subleaf| CpuidLeaf {
-                    leaf,
-                    subleaf: Some(subleaf),
-                    result: query(leaf, subleaf),
-                })),
+            let result = query(leaf, 0);
+            match subleaves(leaf, result) {
+                None => rows.push(CpuidLeaf { leaf, subleaf: None, result }),
+                Some(subleaves) => rows.extend(subleaves),
             }
         }
     }
@@ -127,8 +142,10 @@ mod tests {
     #[test]
     fn the_table_is_what_the_processor_answers() {
         let machine = Machine { cpuid: table(), ..Machine::default() };
-        for (leaf, subleaf) in [(0, 0), (4, 11), (7, 0), (7, 9), (0xb, 7), (0x8000_0002, 0), (0x8000_0004, 5)]
-        {
+        let last = query(0, 0)[0];
+        let listed =
+            (0..=last).chain([0x8000_001d]).flat_map(|leaf| (0..64).map(move |subleaf| (leaf, subleaf)));
+        for (leaf, subleaf) in listed.chain([(0x8000_0002, 0), (0x8000_0004, 5)]) {
             assert_eq!(machine.cpuid(leaf, subleaf), Some(query(leaf, subleaf)), "{leaf:#x}/{subleaf}");
         }
     }

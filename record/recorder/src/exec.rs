@@ -10,7 +10,7 @@ use crate::answer::Guise;
 use crate::api::RecordError;
 use crate::cpuid;
 use crate::image;
-use crate::procfs;
+use crate::procfs::{self, Mapping};
 use crate::seccomp::Sandbox;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
@@ -46,13 +46,14 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     }
     let memory = Memory::open(task.host)
         .map_err(|source| RecordError::System { what: "cannot open the memory of a tracee", source })?;
-    stopped = prepare_space(core, stopped, &memory, &raw)?;
+    let mappings;
+    (stopped, mappings) = prepare_space(core, stopped, &memory, &raw)?;
     let raw = Registers { orig_rax: u64::MAX, ..raw };
     stopped.set_registers(&raw)?;
 
     let stack = image::start_stack(&memory, raw.sp())?;
     let auxv = image::hide_vdso(&memory, &stack)?;
-    let taken = image::take(task.host, &memory, &mut core.sink.writer)?;
+    let taken = image::take(task.host, mappings, &memory, &mut core.sink.writer)?;
     let info = image::describe(task.host, task.tid.0, stack, auxv);
     let space = core.new_space_id();
     task.space.leave(task.by_vfork);
@@ -88,13 +89,14 @@ fn to_exit(stopped: Stopped) -> Result<Stopped, StopError> {
     }
 }
 
-/// Maps the page of ours, removes the kernel's mappings, and has `cpuid` trapped, which exec ended. All signals wait meanwhile.
+/// Maps the page of ours, removes the kernel's mappings, and has `cpuid` trapped, which exec ended. All signals wait meanwhile. Returns what is
+/// mapped then but for that page.
 fn prepare_space(
     core: &Core,
     mut stopped: Stopped,
     memory: &Memory,
     raw: &Registers,
-) -> Result<Stopped, StopError> {
+) -> Result<(Stopped, Vec<Mapping>), StopError> {
     let tid = stopped.tid();
     let mask = stopped.signal_mask()?;
     stopped.set_signal_mask(u64::MAX)?;
@@ -117,8 +119,10 @@ fn prepare_space(
     }
     memory.write(GuestAddr(abi::PAGE), &abi::page_bytes())?;
 
-    let kernels = procfs::maps(tid).map_err(image::ImageError::Proc)?;
-    for range in merged(kernels.iter().filter(|m| image::is_kernels(&m.name)).map(|m| m.range)) {
+    let mut mappings = procfs::maps(tid).map_err(image::ImageError::Proc)?;
+    mappings.retain(|mapping| mapping.range.start != GuestAddr(abi::PAGE));
+    let kernels: Vec<Mapping> = mappings.extract_if(.., |mapping| image::is_kernels(&mapping.name)).collect();
+    for range in merged(kernels.iter().map(|mapping| mapping.range)) {
         let args = [range.start.0, range.len(), 0, 0, 0, 0];
         let (stopped_again, result) =
             make_call(stopped, GuestAddr(abi::SYSCALL), libc::SYS_munmap as u64, args)?;
@@ -137,7 +141,7 @@ fn prepare_space(
         }
     }
     stopped.set_signal_mask(mask)?;
-    Ok(stopped)
+    Ok((stopped, mappings))
 }
 
 /// Adjacent ranges as one: the vDSO and its data can only be unmapped whole.

@@ -8,7 +8,8 @@ use trace::{Header, InheritedFd, Located, Version};
 
 use crate::api::RecordError;
 use crate::command::Prepared;
-use crate::{machine, procfs};
+use crate::machine;
+use crate::procfs::{self, Descriptor};
 
 /// Describes the command and this machine. The calling thread must be pinned already.
 pub(crate) fn make(prepared: &Prepared, located: Located) -> Result<Header, RecordError> {
@@ -40,13 +41,11 @@ fn inherited() -> io::Result<Vec<InheritedFd>> {
     let me = HostTid(std::process::id() as i32);
     let mut fds: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|fd| procfs::fd_flags(me, *fd).is_some_and(|flags| flags & libc::O_CLOEXEC == 0))
         .collect();
     fds.sort_unstable();
-    let describe = |fd: i32| InheritedFd {
-        fd,
-        path: procfs::link(me, &format!("fd/{fd}")),
-        offset: procfs::fd_offset(me, fd).unwrap_or(0),
+    let describe = |fd: i32| {
+        let known = Descriptor::of(me, fd).filter(|known| known.flags & libc::O_CLOEXEC == 0)?;
+        Some(InheritedFd { fd, path: procfs::link(me, &format!("fd/{fd}")), offset: known.offset })
     };
-    Ok(fds.into_iter().map(describe).collect())
+    Ok(fds.into_iter().filter_map(describe).collect())
 }

@@ -39,9 +39,9 @@ pub(crate) struct Ignored {
 impl Ignored {
     fn set(&self, host: HostTid) -> u64 {
         self.known.get().unwrap_or_else(|| {
-            let caught = procfs::signal_set(host, "SigCgt");
+            let [caught, ignored] = procfs::signal_sets(host, ["SigCgt", "SigIgn"]);
             let by_default = BY_DEFAULT.into_iter().map(bit).fold(0, |set, signal| set | signal);
-            let set = procfs::signal_set(host, "SigIgn") | by_default & !caught;
+            let set = ignored | by_default & !caught;
             self.known.set(Some(set));
             set
         })

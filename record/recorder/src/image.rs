@@ -8,7 +8,7 @@ use kernel::Call;
 use ptrace::{HostTid, Memory};
 use trace::{Backing, Data, ExecInfo, MapOp, MemWrite, TraceWriter, WriteError};
 
-use crate::procfs::{self, Mapping};
+use crate::procfs::{self, Mapping, Pagemap};
 
 /// Why an image cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,8 @@ pub(crate) enum ImageError {
 /// Auxiliary vector entries (`linux/auxvec.h`).
 const AT_IGNORE: u64 = 1;
 const AT_SYSINFO_EHDR: u64 = 33;
+/// Bytes of one.
+const ENTRY: u64 = 16;
 
 /// The mappings and contents of a fresh program.
 pub(crate) struct Image {
@@ -36,17 +38,25 @@ pub(crate) fn is_kernels(name: &str) -> bool {
     name == "[vdso]" || name.starts_with("[vvar")
 }
 
-/// Takes the image of a stopped task. `exe` is its executable, for names that no longer lead to it.
-pub(crate) fn take(tid: HostTid, memory: &Memory, writer: &mut TraceWriter) -> Result<Image, ImageError> {
+/// Takes the image of a stopped task from what it has mapped, without anything of ours or the kernel's.
+pub(crate) fn take(
+    tid: HostTid,
+    mappings: Vec<Mapping>,
+    memory: &Memory,
+    writer: &mut TraceWriter,
+) -> Result<Image, ImageError> {
     let mut image = Image { maps: vec![MapOp::UnmapAll], writes: Vec::new() };
-    let ours = GuestRange::new(GuestAddr(abi::PAGE), abi::PAGE_LEN);
-    for mapping in procfs::maps(tid)? {
-        if mapping.range.overlaps(ours) || mapping.name == "[vsyscall]" || is_kernels(&mapping.name) {
-            continue;
-        }
-        let backing = backing(tid, &mapping, writer)?;
+    let pagemap = Pagemap::open(tid)?;
+    // Those of one file lie side by side.
+    let mut last = None;
+    for mapping in mappings.into_iter().filter(|mapping| mapping.name != "[vsyscall]") {
+        let backing = match last.take().filter(|(of, _)| is_same_file(of, &mapping)) {
+            Some((_, Backing::File { file, .. })) => Backing::File { file, offset: mapping.offset },
+            _ => backing(tid, &mapping, writer)?,
+        };
+        last = Some((mapping.clone(), backing));
         if !mapping.shared {
-            for pages in procfs::own_pages(tid, mapping.range)? {
+            for pages in pagemap.own(mapping.range)? {
                 copy(memory, pages, writer, &mut image.writes)?;
             }
         }
@@ -63,14 +73,21 @@ pub(crate) fn take(tid: HostTid, memory: &Memory, writer: &mut TraceWriter) -> R
     Ok(image)
 }
 
+/// The mapped file itself, whatever has its name now.
+pub(crate) fn exactly(tid: HostTid, range: GuestRange) -> io::Result<File> {
+    File::open(format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0))
+}
+
+fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
+    a.inode != 0 && (a.device, a.inode, &a.name) == (b.device, b.inode, &b.name)
+}
+
 fn backing(tid: HostTid, mapping: &Mapping, writer: &mut TraceWriter) -> Result<Backing, ImageError> {
     if mapping.inode == 0 || !mapping.name.starts_with('/') {
         return Ok(Backing::Zero);
     }
-    let range = mapping.range;
-    // The mapped file itself, where this kernel and user may open it; else what has its name, else the executable.
-    let exact = format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
-    let file = File::open(exact)
+    // Where this kernel and user may not open that, what has its name, else the executable.
+    let file = exactly(tid, mapping.range)
         .or_else(|_| File::open(format!("/proc/{tid}/root{}", mapping.name)))
         .or_else(|_| File::open(format!("/proc/{tid}/exe")))?;
     let file = writer.keep_file(&file, &mapping.name)?;
@@ -104,54 +121,82 @@ pub(crate) fn data(bytes: Vec<u8>, writer: &mut TraceWriter) -> Result<Data, Wri
 pub(crate) struct StartStack {
     pub(crate) argv: Vec<Vec<u8>>,
     pub(crate) envp: Vec<Vec<u8>>,
-    /// Where the auxiliary vector lies.
-    auxv: GuestAddr,
+    /// Where the auxiliary vector lies, and what it holds.
+    auxv: (GuestAddr, Vec<(u64, u64)>),
+}
+
+/// The start of a stack, most of which was read at once.
+struct Start<'a> {
+    memory: &'a Memory,
+    read: GuestRange,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Start<'a> {
+    fn of(memory: &'a Memory, sp: GuestAddr) -> Self {
+        const USUAL: usize = 16 << 10;
+        let mut bytes = vec![0; USUAL];
+        let len = memory.read_some(sp, &mut bytes);
+        Self { memory, read: GuestRange::new(sp, len as u64), bytes }
+    }
+}
+
+impl GuestMemory for Start<'_> {
+    fn read(&self, addr: GuestAddr, into: &mut [u8]) -> Result<(), guest::Unmapped> {
+        let asked = GuestRange::new(addr, into.len() as u64);
+        if asked.start < self.read.start || asked.end > self.read.end {
+            return self.memory.read(addr, into);
+        }
+        into.copy_from_slice(&self.bytes[(addr.0 - self.read.start.0) as usize..][..into.len()]);
+        Ok(())
+    }
 }
 
 /// Reads the start of a new program's stack.
 pub(crate) fn start_stack(memory: &Memory, sp: GuestAddr) -> Result<StartStack, guest::Unmapped> {
     const LONGEST: usize = 128 * 1024;
-    let argc = memory.read_u64(sp)?;
+    let start = Start::of(memory, sp);
+    let argc = start.read_u64(sp)?;
     let mut at = sp.wrapping_add(8);
     let mut lists = [Vec::new(), Vec::new()];
     for list in &mut lists {
         loop {
-            let string = memory.read_u64(at)?;
+            let string = start.read_u64(at)?;
             at = at.wrapping_add(8);
             if string == 0 {
                 break;
             }
-            list.push(memory.read_cstr(GuestAddr(string), LONGEST)?);
+            list.push(start.read_cstr(GuestAddr(string), LONGEST)?);
         }
     }
     let [mut argv, envp] = lists;
     argv.truncate(argc as usize);
-    Ok(StartStack { argv, envp, auxv: at })
+    let mut entries = Vec::new();
+    loop {
+        let entry = at.wrapping_add(entries.len() as u64 * ENTRY);
+        match (start.read_u64(entry)?, start.read_u64(entry.wrapping_add(8))?) {
+            (0, _) => return Ok(StartStack { argv, envp, auxv: (at, entries) }),
+            entry => entries.push(entry),
+        }
+    }
 }
 
 /// Hides the vDSO from a new program and returns the auxiliary vector it then sees.
 pub(crate) fn hide_vdso(memory: &Memory, stack: &StartStack) -> Result<Vec<(u64, u64)>, guest::Unmapped> {
-    let mut entries = Vec::new();
-    let mut at = stack.auxv;
-    loop {
-        let (key, value) = (memory.read_u64(at)?, memory.read_u64(at.wrapping_add(8))?);
-        if key == 0 {
-            return Ok(entries);
-        }
-        if key == AT_SYSINFO_EHDR {
+    let (mut at, mut entries) = (stack.auxv.0, stack.auxv.1.clone());
+    for entry in &mut entries {
+        if entry.0 == AT_SYSINFO_EHDR {
+            *entry = (AT_IGNORE, 0);
             memory.write(at, &AT_IGNORE.to_le_bytes())?;
             memory.write(at.wrapping_add(8), &0u64.to_le_bytes())?;
-            entries.push((AT_IGNORE, 0));
-        } else {
-            entries.push((key, value));
         }
-        at = at.wrapping_add(16);
+        at = at.wrapping_add(ENTRY);
     }
+    Ok(entries)
 }
 
 /// Hides it from a copy of the vector that a finished call made: whole entries only.
 pub(crate) fn hide_vdso_from(memory: &Memory, call: &Call) -> Result<(), guest::Unmapped> {
-    const ENTRY: u64 = 16;
     let [_, start, room, ..] = call.args;
     let entries = room.min(call.result.max(0) as u64) / ENTRY;
     for at in (0..entries).map(|entry| GuestAddr(start).wrapping_add(entry * ENTRY)) {

@@ -1,7 +1,8 @@
 //! What `/proc` tells of a tracee. Reads and parses; knows nothing of events.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use guest::{GuestAddr, GuestRange, PAGE_SIZE, Prot};
@@ -14,14 +15,37 @@ pub(crate) struct Mapping {
     pub(crate) prot: Prot,
     pub(crate) shared: bool,
     pub(crate) offset: u64,
+    /// Major and minor number.
+    pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
     /// Path, `[stack]` and the like, or empty.
     pub(crate) name: String,
 }
 
+/// Reads a file of the kernel's, which does not tell its length, in few calls. One that is made at once (`whole`) ends where a read does.
+fn contents(path: &str, whole: bool) -> io::Result<Vec<u8>> {
+    const ROOM: usize = 8192;
+    let mut file = File::open(path)?;
+    let (mut bytes, mut len) = (Vec::new(), 0);
+    loop {
+        bytes.resize(len + ROOM, 0);
+        let read = file.read(&mut bytes[len..])?;
+        len += read;
+        if read == 0 || whole && read < ROOM {
+            bytes.truncate(len);
+            return Ok(bytes);
+        }
+    }
+}
+
+/// The text of a file that the kernel makes at once; empty if there is none.
+fn text(path: &str) -> String {
+    contents(path, true).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
 /// The mappings of a task.
 pub(crate) fn maps(tid: HostTid) -> io::Result<Vec<Mapping>> {
-    let text = fs::read(format!("/proc/{tid}/maps"))?;
+    let text = contents(&format!("/proc/{tid}/maps"), false)?;
     let text = String::from_utf8_lossy(&text);
     text.lines()
         .map(|line| parse_mapping(line).ok_or_else(|| io::Error::other(format!("cannot parse `{line}`"))))
@@ -32,10 +56,12 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let mut fields = rest.splitn(4, ' ');
-    let (perms, offset, _device) = (fields.next()?.as_bytes(), fields.next()?, fields.next()?);
+    let (perms, offset, device) = (fields.next()?.as_bytes(), fields.next()?, fields.next()?);
     let tail = fields.next()?;
     let (inode, name) = tail.split_once(' ').unwrap_or((tail, ""));
     let address = |hex: &str| u64::from_str_radix(hex, 16).ok().map(GuestAddr);
+    let (major, minor) = device.split_once(':')?;
+    let number = |hex: &str| u32::from_str_radix(hex, 16).ok();
     Some(Mapping {
         range: GuestRange { start: address(start)?, end: address(end)? },
         prot: Prot {
@@ -45,6 +71,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
         },
         shared: perms.get(3)? == &b's',
         offset: u64::from_str_radix(offset, 16).ok()?,
+        device: (number(major)?, number(minor)?),
         inode: inode.parse().ok()?,
         name: name.trim_start().to_owned(),
     })
@@ -52,53 +79,104 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 
 /// The pages of `range` that hold contents of their own (written, or copied on write), merged into ranges.
 pub(crate) fn own_pages(tid: HostTid, range: GuestRange) -> io::Result<Vec<GuestRange>> {
-    const CHUNK: u64 = 8192;
-    let file = File::open(format!("/proc/{tid}/pagemap"))?;
-    let mut found: Vec<GuestRange> = Vec::new();
-    let mut page = range.start.0 / PAGE_SIZE;
-    let end = range.end.0 / PAGE_SIZE;
-    let mut bytes = vec![0; (CHUNK.min(end - page) * 8) as usize];
-    while page < end {
-        let want = (CHUNK.min(end - page) * 8) as usize;
-        let got = file.read_at(&mut bytes[..want], page * 8)? / 8;
-        if got == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        for entry in bytes[..got * 8].as_chunks::<8>().0 {
-            let entry = u64::from_le_bytes(*entry);
-            if is_own(tid, &file, page, entry) {
-                let here = GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE);
-                match found.last_mut() {
-                    Some(last) if last.end == here.start => last.end = here.end,
-                    _ => found.push(here),
-                }
+    Pagemap::open(tid)?.own(range)
+}
+
+/// What the kernel tells of a task's pages.
+#[derive(Debug)]
+pub(crate) struct Pagemap {
+    tid: HostTid,
+    file: File,
+}
+
+impl Pagemap {
+    pub(crate) fn open(tid: HostTid) -> io::Result<Self> {
+        Ok(Self { tid, file: File::open(format!("/proc/{tid}/pagemap"))? })
+    }
+
+    /// As [`own_pages`].
+    pub(crate) fn own(&self, range: GuestRange) -> io::Result<Vec<GuestRange>> {
+        const CHUNK: u64 = 8192;
+        let mut found: Vec<GuestRange> = Vec::new();
+        let mut page = range.start.0 / PAGE_SIZE;
+        let end = range.end.0 / PAGE_SIZE;
+        let mut bytes = vec![0; (CHUNK.min(end - page) * 8) as usize];
+        while page < end {
+            let want = (CHUNK.min(end - page) * 8) as usize;
+            let got = self.file.read_at(&mut bytes[..want], page * 8)? / 8;
+            if got == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            page += 1;
+            for entry in bytes[..got * 8].as_chunks::<8>().0 {
+                if self.is_own(page, u64::from_le_bytes(*entry)) {
+                    let here = GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE);
+                    match found.last_mut() {
+                        Some(last) if last.end == here.start => last.end = here.end,
+                        _ => found.push(here),
+                    }
+                }
+                page += 1;
+            }
         }
+        Ok(found)
     }
-    Ok(found)
+
+    /// Whether a page with this entry is a private copy. Write tracking leaves entries for pages of files that are not there, which look as
+    /// if they were swapped out: reading the page brings in what it is.
+    fn is_own(&self, page: u64, entry: u64) -> bool {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const FILE_OR_SHARED: u64 = 1 << 61;
+        let own = |entry: u64| entry & (PRESENT | SWAPPED) != 0 && entry & FILE_OR_SHARED == 0;
+        if !own(entry) || entry & PRESENT != 0 {
+            return own(entry);
+        }
+        let mut word = [0; 8];
+        let brought_in = File::open(format!("/proc/{}/mem", self.tid))
+            .and_then(|memory| memory.read_exact_at(&mut word[..1], page * PAGE_SIZE))
+            .and_then(|()| self.file.read_exact_at(&mut word, page * 8));
+        brought_in.is_ok() && own(u64::from_le_bytes(word))
+    }
 }
 
-/// Whether a page with this entry in the pagemap is a private copy. Write tracking leaves entries for pages of files that are not
-/// there, which look as if they were swapped out: reading the page brings in what it is.
-fn is_own(tid: HostTid, pagemap: &File, page: u64, entry: u64) -> bool {
-    const PRESENT: u64 = 1 << 63;
-    const SWAPPED: u64 = 1 << 62;
-    const FILE_OR_SHARED: u64 = 1 << 61;
-    let own = |entry: u64| entry & (PRESENT | SWAPPED) != 0 && entry & FILE_OR_SHARED == 0;
-    if !own(entry) || entry & PRESENT != 0 {
-        return own(entry);
+/// The states of tasks that are asked for again and again: opening the file costs more than reading it.
+#[derive(Debug, Default)]
+pub(crate) struct States(VecDeque<(HostTid, File)>);
+
+impl States {
+    /// Files that stay open.
+    const MOST: usize = 16;
+
+    /// Whether a task sleeps in the kernel (states S and D of `/proc/PID/stat`). A task that is gone does not.
+    pub(crate) fn is_sleeping(&mut self, tid: HostTid) -> bool {
+        matches!(self.state(tid), Some(b'S' | b'D'))
     }
-    let mut word = [0; 8];
-    let brought_in = File::open(format!("/proc/{tid}/mem"))
-        .and_then(|memory| memory.read_exact_at(&mut word[..1], page * PAGE_SIZE))
-        .and_then(|()| pagemap.read_exact_at(&mut word, page * 8));
-    brought_in.is_ok() && own(u64::from_le_bytes(word))
+
+    fn state(&mut self, tid: HostTid) -> Option<u8> {
+        if let Some(at) = self.0.iter().position(|(known, _)| *known == tid) {
+            if let Some(state) = state(&self.0[at].1) {
+                return Some(state);
+            }
+            // Of a task that is gone, whose id may be another one's now.
+            self.0.remove(at);
+        }
+        let file = File::open(format!("/proc/{tid}/stat")).ok()?;
+        let state = state(&file);
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back((tid, file));
+        state
+    }
 }
 
-/// Whether a task sleeps in the kernel (states S and D of `/proc/PID/stat`). A task that is gone does not.
-pub(crate) fn is_sleeping(tid: HostTid) -> bool {
-    matches!(stat_field(tid, 0).as_deref(), Some("S" | "D"))
+/// The state in an open `/proc/PID/stat`.
+fn state(stat: &File) -> Option<u8> {
+    // More than the id and the longest name of a task take.
+    let mut start = [0; 128];
+    let len = stat.read_at(&mut start, 0).ok()?;
+    let name_ends = start[..len].windows(2).rposition(|two| two == b") ")?;
+    start[..len].get(name_ends + 2).copied()
 }
 
 /// Whether a task is dead but for its status (states Z and X), or gone.
@@ -119,14 +197,13 @@ pub(crate) fn is_runnable(tid: HostTid) -> bool {
 
 /// The CPU time a task has used, in nanoseconds; 0 where the kernel does not tell.
 pub(crate) fn cpu_nanos(tid: HostTid) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{tid}/schedstat")).unwrap_or_default();
+    let text = text(&format!("/proc/{tid}/schedstat"));
     text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
 }
 
 /// A field of `/proc/PID/stat`, counted from the state, which is 0.
 fn stat_field(tid: HostTid, index: usize) -> Option<String> {
-    let text = fs::read(format!("/proc/{tid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text);
+    let text = text(&format!("/proc/{tid}/stat"));
     let (_, rest) = text.rsplit_once(") ")?;
     rest.split(' ').nth(index).map(str::to_owned)
 }
@@ -175,14 +252,14 @@ pub(crate) fn threads(process: HostTid) -> Vec<HostTid> {
 
 /// The children that a thread of a process made.
 pub(crate) fn children(process: HostTid, thread: HostTid) -> Vec<HostTid> {
-    let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/children")).unwrap_or_default();
+    let bytes = contents(&format!("/proc/{process}/task/{thread}/children"), false).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).map(HostTid).collect()
 }
 
 /// The process that a descriptor of a task's stands for.
 pub(crate) fn of_pidfd(tid: HostTid, fd: i32) -> Option<i32> {
-    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+    line_of(&fdinfo(tid, fd), "Pid")?.parse().ok()
 }
 
 /// The user and group ids of a task: each the real, effective, saved and file-system one.
@@ -212,6 +289,12 @@ pub(crate) fn signal_set(tid: HostTid, name: &str) -> u64 {
     status_set(tid, name)
 }
 
+/// Two of them, of one moment.
+pub(crate) fn signal_sets(tid: HostTid, names: [&str; 2]) -> [u64; 2] {
+    let text = status(tid);
+    names.map(|name| line_of(&text, name).map_or(0, set))
+}
+
 /// Whether a task has `CAP_SYS_ADMIN`.
 pub(crate) fn may_administer(tid: HostTid) -> bool {
     const SYS_ADMIN: u32 = 21;
@@ -220,14 +303,20 @@ pub(crate) fn may_administer(tid: HostTid) -> bool {
 
 /// A line of `/proc/PID/status` that holds a set, 0 if there is none.
 fn status_set(tid: HostTid, name: &str) -> u64 {
-    status_line(tid, name).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+    line_of(&status(tid), name).map_or(0, set)
 }
 
-/// What a line of `/proc/PID/status` says.
-fn status_line(tid: HostTid, name: &str) -> Option<String> {
-    let text = fs::read(format!("/proc/{tid}/status")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::to_owned)
+fn set(hex: &str) -> u64 {
+    u64::from_str_radix(hex, 16).unwrap_or(0)
+}
+
+fn status(tid: HostTid) -> String {
+    text(&format!("/proc/{tid}/status"))
+}
+
+/// What a line says that begins with a name and a colon.
+fn line_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// The thread ids of a task, from ours to that of its own process id namespace.
@@ -255,20 +344,35 @@ pub(crate) fn is_init(tid: HostTid) -> bool {
 
 fn status_numbers<N: std::str::FromStr>(tid: HostTid, name: &str) -> Vec<N> {
     let numbers = |line: &str| line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    status_line(tid, name).map_or(Vec::new(), |line| numbers(&line))
+    line_of(&status(tid), name).map_or(Vec::new(), numbers)
 }
 
 /// The open-file flags of a descriptor, as in `open(2)`.
 pub(crate) fn fd_flags(tid: HostTid, fd: i32) -> Option<i32> {
-    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
-    let octal = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
-    i32::from_str_radix(octal.trim(), 8).ok()
+    Descriptor::of(tid, fd).map(|descriptor| descriptor.flags)
 }
 
 /// The file offset of a descriptor.
 pub(crate) fn fd_offset(tid: HostTid, fd: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("pos:"))?.trim().parse().ok()
+    Descriptor::of(tid, fd).map(|descriptor| descriptor.offset)
+}
+
+/// What `/proc/PID/fdinfo` tells of any descriptor.
+pub(crate) struct Descriptor {
+    pub(crate) flags: i32,
+    pub(crate) offset: u64,
+}
+
+impl Descriptor {
+    pub(crate) fn of(tid: HostTid, fd: i32) -> Option<Self> {
+        let text = fdinfo(tid, fd);
+        let flags = i32::from_str_radix(line_of(&text, "flags")?, 8).ok()?;
+        Some(Self { flags, offset: line_of(&text, "pos")?.parse().ok()? })
+    }
+}
+
+fn fdinfo(tid: HostTid, fd: i32) -> String {
+    text(&format!("/proc/{tid}/fdinfo/{fd}"))
 }
 
 #[cfg(test)]
@@ -282,10 +386,26 @@ mod tests {
         assert_eq!(mapping.range, GuestRange::new(GuestAddr(0x7f00_0000_1000), 0x2000));
         assert_eq!(mapping.prot, Prot { read: true, write: false, exec: true });
         assert!(!mapping.shared);
-        assert_eq!((mapping.offset, mapping.inode), (0x1000, 1234));
+        assert_eq!((mapping.offset, mapping.device, mapping.inode), (0x1000, (0xfe, 0), 1234));
         assert_eq!(mapping.name, "/a dir/lib x.so (deleted)");
         assert_eq!(parse_mapping("1000-2000 rw-s 00000000 00:00 0 ").unwrap().name, "");
         assert_eq!(parse_mapping("rubbish"), None);
+    }
+
+    #[test]
+    fn states_are_those_of_now() {
+        let mut states = States::default();
+        let me = HostTid(std::process::id() as i32);
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let tid = HostTid(child.id() as i32);
+        while !states.is_sleeping(tid) {
+            std::thread::yield_now();
+        }
+        assert!(states.is_sleeping(tid) && states.state(me).is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(states.state(tid), None);
+        assert!(!states.0.iter().any(|(known, _)| *known == tid));
     }
 
     #[test]

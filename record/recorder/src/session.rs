@@ -121,6 +121,8 @@ pub(crate) struct Session {
     zombies: BTreeSet<HostTid>,
     /// The first process.
     root: HostTid,
+    /// Who is asked whether it sleeps.
+    pub(crate) sleepers: procfs::States,
     /// Waiting for what happens inside the kernel meanwhile.
     settling: bool,
     /// Who makes the choices, if not fairness.
@@ -215,6 +217,7 @@ impl Session {
             seen_tick: 0,
             zombies: BTreeSet::new(),
             root: first,
+            sleepers: procfs::States::default(),
             settling: false,
             chaos: options.chaos.map(Chaos::new),
             counting: None,

@@ -300,20 +300,19 @@ impl Session {
     fn poll(&mut self, tid: HostTid, may_block: bool) -> io::Result<Option<Waited>> {
         const PATIENCE: u32 = 3;
         for round in 0.. {
+            // It has just been resumed on this processor: most calls are over when it gives it back.
+            std::thread::yield_now();
             if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
                 return Ok(Some(waited));
             }
-            std::thread::yield_now();
             let over = self.core.timer.now() != self.seen_tick;
-            if over || (may_block || round > PATIENCE) && procfs::is_sleeping(tid) {
+            if (over || may_block || round > PATIENCE) && self.sleepers.is_sleeping(tid) {
+                self.turn = None;
                 break;
             }
-        }
-        if let Some(waited) = ptrace::wait_any(libc::WNOHANG)? {
-            return Ok(Some(waited));
-        }
-        if procfs::is_sleeping(tid) {
-            self.turn = None;
+            if over {
+                break;
+            }
         }
         Ok(None)
     }
