@@ -37,35 +37,58 @@ impl Text {
     /// Every place that could be a branch with a 32-bit displacement counts, instruction or not: what is data only looks
     /// like one that leads into a given window once in a hundred million times, and no decoding has to be trusted.
     fn look_through(&mut self) {
-        for at in 1..self.bytes.len().saturating_sub(4) {
-            let (before, byte) = (self.bytes[at - 1], self.bytes[at]);
-            // `lea` takes an address, perhaps in order to jump there.
-            let is_entry = match byte {
-                0xE8 | 0xE9 => true,
-                0x80..=0x8F => before == 0x0F,
-                0xF8 => before == 0xC7,
-                _ => before == 0x8D && is_relative(byte),
+        let Self { bytes, entered, referred } = self;
+        for (at, byte) in bytes.iter().enumerate().take(bytes.len().saturating_sub(4)) {
+            let before = match LEADS[usize::from(*byte)] {
+                Leads::Nowhere => continue,
+                Leads::Always => {
+                    entered.set(target(bytes, at, 0));
+                    continue;
+                }
+                Leads::Behind(before) => before,
             };
-            if is_entry {
-                self.entered.set(self.target(at, 0));
-            } else if is_relative(byte) {
+            let Some(previous) = at.checked_sub(1).map(|at| bytes[at]) else { continue };
+            if previous == before {
+                entered.set(target(bytes, at, 0));
+            } else if is_relative(*byte) {
                 for immediate in [0, 1, 2, 4] {
-                    self.referred.set(self.target(at, immediate));
+                    referred.set(target(bytes, at, immediate));
                 }
             }
         }
-        if let Some(&(0xE8 | 0xE9)) = self.bytes.first()
-            && self.bytes.len() >= 5
-        {
-            self.entered.set(self.target(0, 0));
-        }
     }
+}
 
-    /// What the displacement after `at` leads to if `immediate` bytes follow it.
-    fn target(&self, at: usize, immediate: i64) -> i64 {
-        let field = self.bytes[at + 1..at + 5].try_into().expect("four bytes");
-        at as i64 + 5 + i64::from(i32::from_le_bytes(field)) + immediate
+/// Whether a displacement follows a byte that may lead somewhere.
+#[derive(Clone, Copy)]
+enum Leads {
+    Nowhere,
+    Always,
+    /// Behind this byte it is a branch, or takes an address, perhaps in order to jump there.
+    Behind(u8),
+}
+
+/// For each byte. Most lead nowhere, and there are many to look at.
+const LEADS: [Leads; 256] = {
+    let mut leads = [Leads::Nowhere; 256];
+    let mut byte = 0;
+    while byte < leads.len() {
+        leads[byte] = match byte {
+            0xE8 | 0xE9 => Leads::Always,
+            0x80..=0x8F => Leads::Behind(0x0F),
+            0xF8 => Leads::Behind(0xC7),
+            _ if is_relative(byte as u8) => Leads::Behind(0x8D),
+            _ => Leads::Nowhere,
+        };
+        byte += 1;
     }
+    leads
+};
+
+/// What the displacement after `at` leads to if `immediate` bytes follow it.
+fn target(bytes: &[u8], at: usize, immediate: i64) -> i64 {
+    let field = bytes[at + 1..at + 5].try_into().expect("four bytes");
+    at as i64 + 5 + i64::from(i32::from_le_bytes(field)) + immediate
 }
 
 /// Whether a ModRM byte stands for a memory operand relative to rip.

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use guest::{GuestAddr, GuestRange, PAGE_SIZE};
+use guest::{GuestAddr, GuestRange};
 use ptrace::{HostTid, Stopped};
 
 use crate::api::RecordError;
@@ -175,11 +175,6 @@ impl Tracker {
         }
         Ok(found)
     }
-}
-
-/// The numbers of the pages in ranges.
-pub(crate) fn numbers(ranges: &[GuestRange]) -> impl Iterator<Item = u64> {
-    ranges.iter().flat_map(|range| range.start.0 / PAGE_SIZE..range.end.0 / PAGE_SIZE)
 }
 
 /// Makes a userfaultfd of the tracee's and takes it over. The tracee keeps nothing. All signals wait meanwhile.

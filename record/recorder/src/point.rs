@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers, XState};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
-use ptrace::{HostTid, Report, Stopped};
+use ptrace::{HostTid, Memory, Report, Stopped};
 use trace::{Event, Fact, KeyPiece, MemWrite, PageSum, PointInfo, Stop};
 
 use crate::api::RecordError;
 use crate::buffer::Killed;
-use crate::pages::{self, Tracker};
+use crate::pages::Tracker;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Halt, Resume, Run, Task, same_place};
@@ -208,23 +208,38 @@ fn written(core: &Core, task: &Task, stopped: &Stopped) -> Result<Written, StopE
     let ranges = if core.paranoid { Tracker::all(task.host) } else { tracker.take_written(task.host) };
     let ranges = ranges.map_err(system)?;
     let features = saved_state::features(&written.xstate);
-    let mut bytes = vec![0; PAGE_SIZE as usize];
-    let is_ours = |page: u64| scratch::is_ours(task, GuestRange::new(GuestAddr(page * PAGE_SIZE), PAGE_SIZE));
-    for page in pages::numbers(&ranges).filter(|page| !is_ours(*page)) {
-        // Pages that only the kernel may read now cannot be read by the guest before they are made readable.
-        let addr = GuestAddr(page * PAGE_SIZE);
-        if task.space.memory.read_some(addr, &mut bytes) != bytes.len() {
-            continue;
+    each_page(&task.space.memory, &ranges, |addr, bytes| {
+        if scratch::is_ours(task, GuestRange::new(addr, PAGE_SIZE)) {
+            return;
         }
-        written.pages.push(PageSum { page, crc: crc32fast::hash(&bytes) });
-        for range in saved_state::images(addr, &bytes, features) {
+        written.pages.push(PageSum { page: addr.0 / PAGE_SIZE, crc: crc32fast::hash(bytes) });
+        for range in saved_state::images(addr, bytes, features) {
             let mut image = vec![0; range.len() as usize];
             if task.space.memory.read_some(range.start, &mut image) == image.len() {
                 written.images.push((range.start, image));
             }
         }
-    }
+    });
     Ok(written)
+}
+
+/// Reads the pages of ranges, many at once. Those that only the kernel may read now cannot be read by the guest before they are made
+/// readable: they are passed over.
+fn each_page(memory: &Memory, ranges: &[GuestRange], mut each: impl FnMut(GuestAddr, &[u8])) {
+    const AT_ONCE: u64 = 32 * PAGE_SIZE;
+    let mut bytes = vec![0; AT_ONCE as usize];
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            let len = AT_ONCE.min(range.end.0 - at.0);
+            let read = memory.read_some(at, &mut bytes[..len as usize]) as u64 / PAGE_SIZE;
+            for (page, bytes) in (0..read).zip(bytes.chunks(PAGE_SIZE as usize)) {
+                each(at.wrapping_add(page * PAGE_SIZE), bytes);
+            }
+            let passed = if read * PAGE_SIZE == len { read } else { read + 1 };
+            at = at.wrapping_add(passed * PAGE_SIZE);
+        }
+    }
 }
 
 /// Memory near the stack pointer, near what the registers point to, and what the code ahead will access.

@@ -65,6 +65,9 @@ impl Timer {
             timer.set(signal, on_stop as extern "C" fn(i32, *const libc::siginfo_t) as usize)?;
             timer.keep_ignored(signal)?;
         }
+        // Waits tell of stops; a signal for each as well would only cost.
+        timer.set_with(libc::SIGCHLD, libc::SIG_DFL, libc::SA_NOCLDSTOP)?;
+        timer.keep_ignored(libc::SIGCHLD)?;
         timer.alarm = Some(Alarm::start()?);
         timer.next_in(TICK_MS * 1_000_000);
         Ok(timer)
@@ -100,12 +103,16 @@ impl Timer {
     }
 
     fn set(&mut self, signal: i32, handler: usize) -> io::Result<()> {
+        self.set_with(signal, handler, 0)
+    }
+
+    fn set_with(&mut self, signal: i32, handler: usize, flags: i32) -> io::Result<()> {
         // SAFETY: an all-zero sigaction is valid (without SA_RESTART waits are interrupted); the handlers above only
         // store to atomics and read what the kernel hands them.
         let (result, old) = unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = handler;
-            action.sa_flags = libc::SA_SIGINFO;
+            action.sa_flags = libc::SA_SIGINFO | flags;
             let mut old: libc::sigaction = mem::zeroed();
             (libc::sigaction(signal, &action, &mut old), old)
         };
