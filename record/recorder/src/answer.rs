@@ -1,6 +1,6 @@
 //! Calls about features that the recorder uses itself: answered from what is kept for the guest, not made.
 
-use guest::{GuestAddr, GuestMemory};
+use guest::{GuestAddr, GuestMemory, Unmapped};
 use kernel::{Answer, Errno};
 
 use crate::session::Core;
@@ -55,7 +55,7 @@ impl Guise {
     }
 }
 
-/// The result the guest gets, with what it writes already in the guest's memory; `None` where the call is to be made.
+/// The result the guest gets; what it writes is promised ([`keep`]). `None` where the call is to be made.
 pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]) -> Option<i64> {
     let invalid = Errno::EINVAL.as_result();
     let host = task.host;
@@ -74,7 +74,7 @@ pub(crate) fn give(core: &Core, task: &mut Task, answer: Answer, args: &[u64; 6]
         }
         Answer::GetTsc => {
             let state = (guise.tsc as i32).to_le_bytes();
-            store(task, args[1], &state, 0)
+            promise(task, args[1], &state, 0)
         }
         Answer::SetTsc if matches!(args[1] as i64, TSC_ENABLE | TSC_SIGSEGV) => {
             guise.tsc = args[1] as i64;
@@ -128,6 +128,24 @@ fn only_counts(task: &Task, attr: u64) -> bool {
     }
 }
 
+/// Promises what an answer writes, at the call's return: until then others must not see it. `result`, or `EFAULT` where the guest itself could
+/// not store.
+fn promise(task: &mut Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
+    let addr = GuestAddr(addr);
+    let mut there = vec![0; bytes.len()];
+    let memory = &task.space.memory;
+    if memory.read_some(addr, &mut there) < bytes.len() || memory.write(addr, &there).is_err() {
+        return Errno::EFAULT.as_result();
+    }
+    task.promised = Some((addr, bytes.to_vec()));
+    result
+}
+
+/// Stores what was promised.
+pub(crate) fn keep(task: &mut Task) -> Result<(), Unmapped> {
+    task.promised.take().map_or(Ok(()), |(addr, bytes)| task.space.memory.write(addr, &bytes))
+}
+
 /// Stores what an answer writes; `result`, or `EFAULT`. Only where the guest itself could store.
 pub(crate) fn store(task: &Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
     let memory = &task.space.memory;
@@ -137,7 +155,7 @@ pub(crate) fn store(task: &Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
     if there && memory.write(addr, bytes).is_ok() { result } else { Errno::EFAULT.as_result() }
 }
 
-fn get_affinity(task: &Task, args: &[u64; 6]) -> i64 {
+fn get_affinity(task: &mut Task, args: &[u64; 6]) -> i64 {
     const WORD: u64 = 8;
     let mask = &task.guise.affinity;
     let len = mask.len().min(args[1] as usize);
@@ -145,7 +163,8 @@ fn get_affinity(task: &Task, args: &[u64; 6]) -> i64 {
     if !args[1].is_multiple_of(WORD) || mask[len..].iter().any(|byte| *byte != 0) {
         return Errno::EINVAL.as_result();
     }
-    store(task, args[2], &mask[..len], len as i64)
+    let mask = mask[..len].to_vec();
+    promise(task, args[2], &mask, len as i64)
 }
 
 fn set_affinity(core: &Core, task: &mut Task, args: &[u64; 6]) -> i64 {

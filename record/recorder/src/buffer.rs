@@ -47,13 +47,15 @@ const FULL: u32 = (RING_LEN / 2) as u32;
 pub(crate) struct Buffering {
     /// Whether calls are made so at all.
     on: bool,
+    /// Calls that were stopped at and could have been made so.
+    stops: u32,
     /// The code of files, as it was before anything was rewritten.
     texts: HashMap<sites::Key, Rc<patch::Text>>,
 }
 
 impl Buffering {
     pub(crate) fn new(on: bool) -> Self {
-        Self { on, texts: HashMap::new() }
+        Self { on, stops: 0, texts: HashMap::new() }
     }
 }
 
@@ -419,6 +421,8 @@ pub(crate) fn after_call(
     regs: &Registers,
 ) -> Vec<MapOp> {
     const PATIENCE: u32 = 4;
+    // To look through a C library costs as much as some hundred stops: a short recording does without.
+    const WORTH: u32 = 64;
     let Some(call) = kernel::inside(nr).filter(|_| core.buffering.on) else { return Vec::new() };
     let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
     if watched || task.space.lent.get() > 0 || task.space.buffer.borrow().off {
@@ -441,7 +445,8 @@ pub(crate) fn after_call(
     }
     let met = buffer.met.entry(site).or_default();
     *met += 1;
-    if *met < PATIENCE {
+    core.buffering.stops = core.buffering.stops.saturating_add(1);
+    if *met < PATIENCE || core.buffering.stops < WORTH {
         return Vec::new();
     }
     let Some(inside) = &mut buffer.inside else {

@@ -64,8 +64,14 @@ pub(crate) fn take(
 ) -> Result<Image, ImageError> {
     let mut image = Image { maps: vec![MapOp::UnmapAll], writes: Vec::new() };
     let pagemap = Pagemap::open(tid)?;
+    // Those of one file lie side by side.
+    let mut last = None;
     for mapping in mappings.into_iter().filter(|mapping| mapping.name != "[vsyscall]") {
-        let backing = backing(tid, &mapping, writer)?;
+        let backing = match last.take().filter(|(of, _)| is_same_file(of, &mapping)) {
+            Some((_, Backing::File { file, .. })) => Backing::File { file, offset: mapping.offset },
+            _ => backing(tid, &mapping, writer)?,
+        };
+        last = Some((mapping.clone(), backing));
         if !mapping.shared {
             for pages in pagemap.own(mapping.range)? {
                 copy(memory, pages, writer, &mut image.writes)?;
@@ -84,14 +90,21 @@ pub(crate) fn take(
     Ok(image)
 }
 
+/// The mapped file itself, whatever has its name now.
+pub(crate) fn exactly(tid: HostTid, range: GuestRange) -> io::Result<File> {
+    File::open(format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0))
+}
+
+fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
+    a.inode != 0 && (a.device, a.inode, &a.name) == (b.device, b.inode, &b.name)
+}
+
 fn backing(tid: HostTid, mapping: &Mapping, writer: &mut TraceWriter) -> Result<Backing, ImageError> {
     if mapping.inode == 0 || !mapping.name.starts_with('/') {
         return Ok(Backing::Zero);
     }
-    let range = mapping.range;
-    // The mapped file itself, where this kernel and user may open it; else what has its name, else the executable.
-    let exact = format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0);
-    let file = File::open(exact)
+    // Where this kernel and user may not open that, what has its name, else the executable.
+    let file = exactly(tid, mapping.range)
         .or_else(|_| File::open(format!("/proc/{tid}/root{}", mapping.name)))
         .or_else(|_| File::open(format!("/proc/{tid}/exe")))?;
     let file = writer.keep_file(&file, &mapping.name)?;

@@ -15,6 +15,8 @@ pub(crate) struct Mapping {
     pub(crate) prot: Prot,
     pub(crate) shared: bool,
     pub(crate) offset: u64,
+    /// Major and minor number.
+    pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
     /// Path, `[stack]` and the like, or empty.
     pub(crate) name: String,
@@ -54,10 +56,12 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let mut fields = rest.splitn(4, ' ');
-    let (perms, offset, _device) = (fields.next()?.as_bytes(), fields.next()?, fields.next()?);
+    let (perms, offset, device) = (fields.next()?.as_bytes(), fields.next()?, fields.next()?);
     let tail = fields.next()?;
     let (inode, name) = tail.split_once(' ').unwrap_or((tail, ""));
     let address = |hex: &str| u64::from_str_radix(hex, 16).ok().map(GuestAddr);
+    let (major, minor) = device.split_once(':')?;
+    let number = |hex: &str| u32::from_str_radix(hex, 16).ok();
     Some(Mapping {
         range: GuestRange { start: address(start)?, end: address(end)? },
         prot: Prot {
@@ -67,6 +71,7 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
         },
         shared: perms.get(3)? == &b's',
         offset: u64::from_str_radix(offset, 16).ok()?,
+        device: (number(major)?, number(minor)?),
         inode: inode.parse().ok()?,
         name: name.trim_start().to_owned(),
     })
@@ -381,7 +386,7 @@ mod tests {
         assert_eq!(mapping.range, GuestRange::new(GuestAddr(0x7f00_0000_1000), 0x2000));
         assert_eq!(mapping.prot, Prot { read: true, write: false, exec: true });
         assert!(!mapping.shared);
-        assert_eq!((mapping.offset, mapping.inode), (0x1000, 1234));
+        assert_eq!((mapping.offset, mapping.device, mapping.inode), (0x1000, (0xfe, 0), 1234));
         assert_eq!(mapping.name, "/a dir/lib x.so (deleted)");
         assert_eq!(parse_mapping("1000-2000 rw-s 00000000 00:00 0 ").unwrap().name, "");
         assert_eq!(parse_mapping("rubbish"), None);

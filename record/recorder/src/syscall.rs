@@ -234,6 +234,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
         regs = with_args(regs, args);
         stopped.set_registers(&regs)?;
     }
+    answer::keep(task)?;
     let mut call = pending.call.returned(regs.rax as i64);
     if let Plan::Moved(scratch) = &pending.writes {
         let view = View { memory: &task.space.memory, scratch };

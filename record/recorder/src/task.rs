@@ -254,6 +254,8 @@ pub(crate) struct Task {
     pub(crate) space: Rc<Space>,
     /// It uses its parent's space, and its parent waits meanwhile.
     pub(crate) by_vfork: bool,
+    /// What the answer to its call writes when that returns.
+    pub(crate) promised: Option<(GuestAddr, Vec<u8>)>,
     pub(crate) run: Run,
     pub(crate) pending: Option<Pending>,
     /// The space that must be inside system calls before it makes its own, and until which tick it waits.
@@ -375,6 +377,7 @@ impl Task {
             tracing: None,
             space,
             by_vfork: false,
+            promised: None,
             run: Run::Running,
             pending: None,
             awaits: None,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use abi::buffer::{CODE, SLOTS, STUB_COUNT, STUB_LEN, STUBS};
@@ -13,6 +14,7 @@ use ptrace::Memory;
 use trace::MapOp;
 
 use super::{INSTRUCTION, Mapped};
+use crate::image;
 use crate::procfs::{self, Mapping};
 use crate::task::Task;
 
@@ -169,7 +171,7 @@ fn planned(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &Mapped, at:
         return None;
     }
     let memory = &task.space.memory;
-    let text = text(texts, memory, inside, &mapping)?;
+    let text = text(texts, task, inside, &mapping)?;
     let low = |at| LowAddr::new(at).filter(|at| at.get().is_multiple_of(8));
     let site = patch::Site {
         base: CodeAddr(mapping.range.start.0),
@@ -211,21 +213,43 @@ fn is_fit(mapping: &Mapping) -> bool {
 /// The code of a mapping as it was before anything was rewritten.
 fn text(
     texts: &mut HashMap<Key, Rc<Text>>,
-    memory: &Memory,
+    task: &Task,
     inside: &Mapped,
     mapping: &Mapping,
 ) -> Option<Rc<Text>> {
+    let memory = &task.space.memory;
     let Mapping { range, inode, offset, .. } = *mapping;
     let key = Key { name: mapping.name.clone(), inode, offset, len: range.len() };
     match texts.entry(key) {
         Entry::Occupied(known) => Some(Rc::clone(known.get())),
         Entry::Vacant(new) => {
-            let mut bytes = memory.read_vec(range.start, range.len() as usize).ok()?;
+            let mut bytes =
+                bytes(task, mapping).or_else(|| memory.read_vec(range.start, range.len() as usize).ok())?;
             let writes = inside.sites.values().flat_map(|site| &site.writes).chain(&inside.left);
             overlay(writes, range.start.0, &mut bytes);
             Some(Rc::clone(new.insert(Rc::new(Text::new(bytes)))))
         }
     }
+}
+
+/// The bytes of a mapping as its file has them, and as memory has them where it has pages of its own: reading all of them there would bring
+/// each page into the task's memory. `None` where this user may not open what is mapped.
+fn bytes(task: &Task, mapping: &Mapping) -> Option<Vec<u8>> {
+    let range = mapping.range;
+    let file = image::exactly(task.host, range).ok()?;
+    let mut bytes = vec![0; range.len() as usize];
+    let mut len = 0;
+    while len < bytes.len() {
+        match file.read_at(&mut bytes[len..], mapping.offset + len as u64).ok()? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    for own in procfs::own_pages(task.host, range).ok()? {
+        let at = (own.start.0 - range.start.0) as usize;
+        task.space.memory.read(own.start, &mut bytes[at..][..own.len() as usize]).ok()?;
+    }
+    Some(bytes)
 }
 
 /// Puts back what lies in a range, or all. Tells what that wrote.
