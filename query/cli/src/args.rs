@@ -106,6 +106,9 @@ pub(crate) struct Record {
     /// Stop programs at every system call, also where they could make it without (slower); --chaos and --counter pmu do so, too
     #[arg(long, overrides_with = "no_buffer")]
     pub(crate) no_buffer: bool,
+    /// Let programs make calls without a stop as soon as can be, also where that is not worth it
+    #[arg(long, hide = true, conflicts_with = "no_buffer")]
+    pub(crate) buffer_soon: bool,
     /// Do not say where the recording went
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -41,7 +41,7 @@ pub(crate) fn demo(args: &Demo) -> anyhow::Result<ExitCode> {
         paranoid: false,
         linger: None,
         chaos: None,
-        buffer: true,
+        buffer: recorder::Buffer::Worthwhile,
         counter: recorder::CounterChoice::default(),
     })?;
     if let Some(reason) = outcome.refused {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use recorder::{CounterChoice, ErrorClass, Options, Outcome};
+use recorder::{Buffer, CounterChoice, ErrorClass, Options, Outcome};
 use trace::Trace;
 
 use crate::args::{Counter, Record};
@@ -27,7 +27,11 @@ pub(crate) fn record(args: &Record) -> anyhow::Result<ExitCode> {
             paranoid: args.paranoid,
             linger: args.linger.map(Duration::from_secs),
             chaos: seed,
-            buffer: !args.no_buffer,
+            buffer: match (args.no_buffer, args.buffer_soon) {
+                (true, _) => Buffer::Never,
+                (false, true) => Buffer::Soon,
+                (false, false) => Buffer::Worthwhile,
+            },
             counter: match args.counter {
                 Counter::Auto => CounterChoice::Auto,
                 Counter::Pmu => CounterChoice::Pmu,

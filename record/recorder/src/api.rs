@@ -24,9 +24,9 @@ pub struct Options {
     pub linger: Option<Duration>,
     /// Draws who runs, how long, and who starves, from this seed, instead of being fair.
     pub chaos: Option<u64>,
-    /// Lets programs make calls without a stop where that can be: not where chance decides at each of them, nor where branches are
-    /// counted because that was asked for.
-    pub buffer: bool,
+    /// Which calls programs make without a stop: none where chance decides at each of them, nor where branches are counted because that
+    /// was asked for.
+    pub buffer: Buffer,
     /// Whether a hardware counter helps to locate execution points.
     pub counter: CounterChoice,
 }
@@ -35,8 +35,21 @@ impl Options {
     /// Whether calls are made without a stop.
     pub(crate) fn buffers(&self) -> bool {
         let counts = matches!(self.counter, CounterChoice::Pmu | CounterChoice::Executions(_));
-        self.buffer && self.chaos.is_none() && !counts
+        self.buffer != Buffer::Never && self.chaos.is_none() && !counts
     }
+}
+
+/// When programs begin to make calls without a stop where that can be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Buffer {
+    /// Never.
+    #[default]
+    Never,
+    /// Once the preparations are worth it.
+    Worthwhile,
+    /// As soon as an instruction made a few, for tests with small programs.
+    #[doc(hidden)]
+    Soon,
 }
 
 /// What counts how far tasks have come, besides the state that decides where an execution point is.

@@ -26,7 +26,7 @@ use kernel::{Class, Good, Inside, Wrote};
 use ptrace::Stopped;
 use trace::{Event, Fact, MapOp, TracedInfo};
 
-use crate::api::RecordError;
+use crate::api::{self, RecordError};
 use crate::exec;
 use crate::session::Core;
 use crate::sink::Sink;
@@ -47,15 +47,18 @@ const FULL: u32 = (RING_LEN / 2) as u32;
 pub(crate) struct Buffering {
     /// Whether calls are made so at all.
     on: bool,
-    /// Calls that were stopped at and could have been made so.
-    stops: u32,
+    /// How many more calls that could have been made so are stopped at before any is.
+    patience: u32,
     /// The code of files, as it was before anything was rewritten.
     texts: HashMap<sites::Key, Rc<patch::Text>>,
 }
 
 impl Buffering {
-    pub(crate) fn new(on: bool) -> Self {
-        Self { on, stops: 0, texts: HashMap::new() }
+    pub(crate) fn new(when: Option<api::Buffer>) -> Self {
+        // To look through a C library costs as much as some hundred stops: a short recording does without.
+        const WORTH: u32 = 64;
+        let patience = if when == Some(api::Buffer::Soon) { 0 } else { WORTH };
+        Self { on: when.is_some(), patience, texts: HashMap::new() }
     }
 }
 
@@ -421,8 +424,6 @@ pub(crate) fn after_call(
     regs: &Registers,
 ) -> Vec<MapOp> {
     const PATIENCE: u32 = 4;
-    // To look through a C library costs as much as some hundred stops: a short recording does without.
-    const WORTH: u32 = 64;
     let Some(call) = kernel::inside(nr).filter(|_| core.buffering.on) else { return Vec::new() };
     let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
     if watched || task.space.lent.get() > 0 || task.space.buffer.borrow().off {
@@ -445,8 +446,8 @@ pub(crate) fn after_call(
     }
     let met = buffer.met.entry(site).or_default();
     *met += 1;
-    core.buffering.stops = core.buffering.stops.saturating_add(1);
-    if *met < PATIENCE || core.buffering.stops < WORTH {
+    core.buffering.patience = core.buffering.patience.saturating_sub(1);
+    if *met < PATIENCE || core.buffering.patience > 0 {
         return Vec::new();
     }
     let Some(inside) = &mut buffer.inside else {

@@ -85,4 +85,4 @@ mod trap;
 mod tsc;
 mod turn;
 
-pub use api::{CounterChoice, ErrorClass, Options, Outcome, RecordError, record};
+pub use api::{Buffer, CounterChoice, ErrorClass, Options, Outcome, RecordError, record};

@@ -205,7 +205,7 @@ impl Session {
             memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),
-            buffering: Buffering::new(options.buffers()),
+            buffering: Buffering::new(options.buffers().then_some(options.buffer)),
             resolvers: Resolvers::default(),
             tracing: Tracing::default(),
             early: BTreeMap::new(),

@@ -37,6 +37,9 @@ pub fn buffers_calls() -> bool {
 pub fn recorder_with(options: &[&str], dir: &Path) -> Command {
     let more = std::env::var(OPTIONS).unwrap_or_default();
     let mut recorder = backstory(["record"]);
+    // Small programs make too few calls for it to be worth it.
+    let soon = buffers_calls() && !options.contains(&"--no-buffer");
+    recorder.args(soon.then_some("--buffer-soon"));
     recorder.args(more.split_whitespace()).args(options).arg("-o").arg(dir).arg("--");
     recorder
 }
