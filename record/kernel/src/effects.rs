@@ -18,7 +18,7 @@ use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
 use crate::call::Call;
 use crate::decide::answered_unknown;
 use crate::errno::Errno;
-use crate::row::{Arg, Effect, Hand, Kind, Size, When};
+use crate::row::{Arg, Class, Effect, Hand, Kind, Size, When};
 use crate::table;
 
 pub use output::{Output, output};
@@ -71,6 +71,13 @@ pub fn effects(call: &Call, mem: &dyn GuestMemory) -> Result<Vec<GuestRange>, Ef
         ranges.keep_readable(mem);
     }
     Ok(ranges.list)
+}
+
+/// The word that a call changes already when it begins to wait, to say that it does: that of a lock whose owner is to inherit its priority.
+pub fn marks_waiting(nr: u32, args: &[u64; 6]) -> Option<GuestAddr> {
+    let request = table::row(nr)?.requests?.find(args)?;
+    let marks = request.class == Class::MayBlock && matches!(request.effect, Effect::Hand(Hand::LockWord));
+    marks.then_some(GuestAddr(args[0]))
 }
 
 /// Whether the kernel may write guest memory while it performs such a call.

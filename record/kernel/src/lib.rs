@@ -66,7 +66,9 @@ pub use call::Call;
 pub use change::{FileName, changes_file, opens_to_write};
 pub use coverage::{Counts, call_counts, coverage, request_counts};
 pub use decide::{CLONE_UNTRACED, Refusal, answered_unknown, decide, may_block, needs_space};
-pub use effects::{EffectError, Output, Place, Pointer, child_effects, effects, may_write, output, places};
+pub use effects::{
+    EffectError, Output, Place, Pointer, child_effects, effects, marks_waiting, may_write, output, places,
+};
 pub use errno::Errno;
 pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;

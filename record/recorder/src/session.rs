@@ -289,6 +289,7 @@ impl Session {
 
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
+        self.core.sink.look_at_words();
         self.reported = Some(tid);
         if let Some((holder, _)) = self.turn.filter(|(holder, _)| *holder != tid) {
             self.drain(holder)?;

@@ -1,7 +1,11 @@
 //! Events on their way to the trace. Decides between one event for a whole system call and two; knows nothing of processes.
 
-use guest::{EventId, Registers, SpaceId, TaskId, XState};
-use trace::{Event, Fact, MapOp, MemWrite, Stop, SyscallInfo, TraceWriter, WriteError};
+use std::rc::Rc;
+
+use guest::{EventId, GuestAddr, GuestMemory, Registers, SpaceId, TaskId, XState};
+use trace::{Data, Event, Fact, MapOp, MemWrite, Stop, SyscallInfo, TraceWriter, WriteError};
+
+use crate::task::Space;
 
 /// A system call that began and is not in the trace yet.
 #[derive(Debug)]
@@ -11,6 +15,19 @@ struct Begun {
     stop: Stop,
     before: Registers,
     info: SyscallInfo,
+    /// What changes when the call begins to wait.
+    word: Option<Word>,
+}
+
+/// A word that a call changes when it begins to wait.
+#[derive(Debug)]
+struct Word {
+    space: Rc<Space>,
+    addr: GuestAddr,
+    /// What it was when the call began.
+    then: u32,
+    /// What it was first found changed to: others may change it again.
+    changed: Option<u32>,
 }
 
 /// What a system call did.
@@ -36,7 +53,7 @@ impl Sink {
 
     /// A task entered a system call. Nothing is written until it returns, or something else happens first.
     pub(crate) fn begin(&mut self, task: TaskId, space: SpaceId, before: Registers, info: SyscallInfo) {
-        self.begun.push(Begun { task, space, stop: Stop::Syscall, before, info });
+        self.begun.push(Begun { task, space, stop: Stop::Syscall, before, info, word: None });
     }
 
     /// The same by `int 0x80`.
@@ -47,7 +64,24 @@ impl Sink {
         before: Registers,
         info: SyscallInfo,
     ) {
-        self.begun.push(Begun { task, space, stop: Stop::Narrow, before, info });
+        let word = None;
+        self.begun.push(Begun { task, space, stop: Stop::Narrow, before, info, word });
+    }
+
+    /// The call that began last changes a word when it begins to wait.
+    pub(crate) fn watch_word(&mut self, space: &Rc<Space>, at: GuestAddr) {
+        if let (Some(begun), Ok(now)) = (self.begun.last_mut(), space.memory.read_u32(at)) {
+            begun.word = Some(Word { space: Rc::clone(space), addr: at, then: now, changed: None });
+        }
+    }
+
+    /// Another task than those that are in calls is about to run.
+    pub(crate) fn look_at_words(&mut self) {
+        for word in self.begun.iter_mut().filter_map(|begun| begun.word.as_mut()) {
+            if word.changed.is_none() {
+                word.changed = word.space.memory.read_u32(word.addr).ok().filter(|now| *now != word.then);
+            }
+        }
     }
 
     /// Writes the entry of the task's system call if that is not in the trace yet, after those that began before it: what
@@ -60,9 +94,13 @@ impl Sink {
     }
 
     fn announce_at(&mut self, at: usize) -> Result<(), WriteError> {
-        let Begun { task, space, stop, before, info } = self.begun.remove(at);
+        let Begun { task, space, stop, before, info, word } = self.begun.remove(at);
         let entered = Event::in_place(task, space, before, Fact::SyscallEnter(info));
-        self.writer.event(&Event { stop, ..entered }).map(drop)
+        let changed = word.and_then(|Word { addr, changed, .. }| {
+            Some(MemWrite { addr, data: Data::Inline(changed?.to_le_bytes().to_vec()) })
+        });
+        let writes = changed.into_iter().collect();
+        self.writer.event(&Event { stop, writes, ..entered }).map(drop)
     }
 
     /// The task's system call returned. `entered` are its registers when it was announced, used if it was.

@@ -95,6 +95,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     }
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     core.sink.begin(task.id, task.space.id, before, info);
+    if let Some(word) = kernel::marks_waiting(effect_nr, &effect_args) {
+        core.sink.watch_word(&task.space, word);
+    }
     task.after = before;
 
     let mut filters = seccomp::Part::None;

@@ -329,6 +329,7 @@ impl Session {
             }
             let over = self.core.timer.now() != self.seen_tick;
             if (over || may_block || round > PATIENCE) && self.sleepers.is_sleeping(tid) {
+                self.core.sink.look_at_words();
                 self.turn = None;
                 break;
             }

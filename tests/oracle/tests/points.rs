@@ -122,6 +122,12 @@ fn what_the_dynamic_linker_leaves_behind_is_the_same_each_time() {
     check_chaos("lazily_bound", 0, "50000015000000 7\n");
 }
 
+#[test]
+fn words_that_change_when_a_call_begins_to_wait_are_seen_to_change() {
+    assert_eq!(check("inherited", 0, 1), "told 3\n");
+    assert_eq!(check_with(&["--chaos", "--seed", "1"], "inherited", 0, 1), "told 3\n");
+}
+
 /// The same under chaos, several times.
 #[track_caller]
 fn check_chaos(program: &str, code: i32, printed: &str) {

@@ -100,12 +100,12 @@ fn is_roomy_stream(task: &Task, fd: u32) -> bool {
 
 /// A descriptor of a task's, as one of ours.
 fn copy_of(task: &Task, fd: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the calls take numbers only; what they return is new, and nobody else's.
     let owned = |result: i64| match result {
         -1 => Err(io::Error::last_os_error()),
+        // SAFETY: what the calls below return is new, and nobody else's.
         fd => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
     };
-    // SAFETY: as above.
+    // SAFETY: the call takes numbers only.
     let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, task.process.0, 0) })?;
     // SAFETY: as above.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
