@@ -132,6 +132,7 @@ impl Script {
             prot: Prot::from_bits(3),
             shared: false,
             file: None,
+            object: None,
             name: "[heap]".to_owned(),
             source,
             mapped_by: EventId(event),
