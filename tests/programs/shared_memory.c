@@ -85,6 +85,28 @@ static void forked(void) {
   look("FORKED", sh, sh[0]);
   look("FORKED_ONLY_CHILD", sh + 1, sh[1]);
 }
+// A file that grows, and that calls change, while it is mapped.
+static void grown(void) {
+  int fd = memory(PAGE), from = memory(PAGE);
+  int *a = show(fd, 0, PAGE, 0);
+  first(a, 1);
+  first(a + 1, 5);
+  if (ftruncate(fd, 2 * PAGE)) exit(9);
+  look("GROWN", a, a[0]);
+  int *b = show(fd, 0, 2 * PAGE, 0), value = 6;
+  other(b, 2);
+  other(b + PAGE / 4, 3);
+  look("GROWN_OTHER", a, a[0]);
+  look("GROWN_PART", b + PAGE / 4, b[PAGE / 4]);
+  // No buffer of the program holds what these put there.
+  if (pwrite(from, &value, 4, 0) != 4) exit(10);
+  off_t at = 0, to = 4;
+  if (copy_file_range(from, &at, fd, &to, 4, 0) != 4) exit(11);
+  look("COPIED", a + 1, a[1]);
+  look("NOT_COPIED", a, a[0]);
+  if (pwrite(fd, &value, 4, 8) != 4) exit(12);
+  look("PWRITTEN", a + 2, a[2]);
+}
 static void system_v(void) {
   int id = shmget(IPC_PRIVATE, PAGE, IPC_CREAT | 0600);
   int *a = shmat(id, 0, 0), *b = shmat(id, 0, 0);
@@ -109,6 +131,7 @@ static void ring(void) {
 int main(void) {
   twice();
   forked();
+  grown();
   system_v();
   ring();
   puts("ok");

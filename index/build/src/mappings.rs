@@ -26,6 +26,17 @@ impl Mappings {
         self.spaces.insert(to, copies.collect());
     }
 
+    /// A file that mappings show got another length or contents, and from now on another kept file stands for it: what they show stays
+    /// the same object. To be told before the change is performed.
+    pub(crate) fn renew(&mut self, space: SpaceId, op: &MapOp) {
+        let MapOp::Map { range, shared: true, backing: Backing::File { file, .. }, .. } = op else { return };
+        let rows = self.spaces.entry(space).or_default();
+        let shown = rows.values().find(|row| row.range.contains(range.start)).and_then(|row| row.object);
+        if let Some((object, _)) = shown {
+            self.of_files.entry(*file).or_insert(object);
+        }
+    }
+
     /// Performs a change.
     pub(crate) fn apply(&mut self, space: SpaceId, op: &MapOp, event: EventId, moment: Moment) {
         match op {

@@ -67,6 +67,14 @@ impl Store {
         Ok(last)
     }
 
+    /// Since when a kept file stands for an object: its contents are the object's then, whatever changed them.
+    pub fn kept_since(&self, object: u32, file: u32) -> Result<Option<Moment>, QueryError> {
+        let db = self.db();
+        let mut statement =
+            db.prepare_cached("SELECT min(since) FROM mappings WHERE object = ?1 AND file = ?2")?;
+        Ok(statement.query_row([object, file], |row| row.get::<_, Option<u64>>(0))?.map(Moment))
+    }
+
     /// All mappings of an object that began before `before`, those that lasted longest first.
     fn mappings_of(&self, object: u32, before: Moment) -> Result<Vec<MappingRow>, QueryError> {
         let db = self.db();

@@ -83,9 +83,17 @@ fn later(a: Option<Found>, b: Found) -> Found {
         Found::Written { row, .. } => Some(row.moment),
         Found::Never { .. } | Found::Unmapped => None,
     };
-    match a {
-        Some(a) if written(&a) >= written(&b) => a,
-        _ => b,
+    match (a, b) {
+        // One write that goes over the seam of two mappings.
+        (
+            Some(Found::Written { row, range, part, shared }),
+            Found::Written { row: other, range: there, part: rest, .. },
+        ) if row == other && range == there && part.end == rest.start => {
+            let part = GuestRange { start: part.start, end: rest.end };
+            Found::Written { row, range, part, shared }
+        }
+        (Some(a), b) if written(&a) >= written(&b) => a,
+        (_, b) => b,
     }
 }
 
@@ -104,11 +112,35 @@ fn last_shared_write(
     Ok(match found {
         Some(SharedWrite { row, shown, skipped }) => {
             let part = row.range().intersect(shown);
-            let range = GuestRange::new(shown.start.wrapping_sub(skipped), range.len());
+            let then = GuestRange::new(shown.start.wrapping_sub(skipped), range.len());
+            let here = GuestRange::new(moved(part.start, then, range), part.len());
+            if is_outdated(database, &mapping, &row, (part, here))? {
+                return Ok(Found::Never { mapping: Box::new(mapping), range });
+            }
+            let range = then;
             Found::Written { row, range, part, shared: true }
         }
         None => Found::Never { mapping: Box::new(mapping), range },
     })
+}
+
+/// Whether what a write left in `part`, which is `here` in the mapping asked about, was changed since by a call on the file that is
+/// mapped. Another kept file stands for it since then.
+fn is_outdated(
+    database: &Database,
+    mapping: &MappingRow,
+    row: &WriteRow,
+    (part, here): (GuestRange, GuestRange),
+) -> Result<bool, QueryError> {
+    let (Some((object, _)), Some((file, _))) = (mapping.object, mapping.file) else { return Ok(false) };
+    let store = database.store();
+    if store.kept_since(object, file)?.is_none_or(|since| since <= row.moment) {
+        return Ok(false);
+    }
+    let skipped = (part.start.0 - row.addr.0) as usize;
+    let value = store.value(row)?;
+    let left = value.get(skipped..skipped + part.len() as usize);
+    Ok(left != initial(database, mapping, here).as_deref())
 }
 
 /// The last write of memory that only its space shows, and the spaces it was copied from.
