@@ -1,5 +1,5 @@
 // Memory that several mappings show: two in one process, one in a child at the same and at another address, System V, anonymous,
-// with the kernel as the writer, and a ring mapped twice in a row. `LOOK` says where what is.
+// with the kernel as the writer, a file that changes meanwhile, and a ring mapped twice in a row. With an argument `look` says what is where.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -11,7 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 enum { PAGE = 4096, BOTH = PROT_READ | PROT_WRITE };
-static void look(const char *name, volatile void *at, int value) { printf("%s %p %d\n", name, (void *)at, value); }
+static int shows;
+__attribute__((noinline)) static void look(const char *name, volatile void *at, int value) {
+  if (shows) printf("%s %p %d\n", name, (void *)at, value);
+}
 __attribute__((noinline)) static void first(volatile int *at, int value) { *at = value; }
 __attribute__((noinline)) static void other(volatile int *at, int value) { *at = value; }
 static void *show(int fd, void *at, int length, int flags) {
@@ -128,7 +131,8 @@ static void ring(void) {
   look("RING_END", high - 4, *(int *)(high - 4));
   look("RING_BEGIN", low, *(int *)low);
 }
-int main(void) {
+int main(int argc, char **argv) {
+  shows = argc > 1;
   twice();
   forked();
   grown();

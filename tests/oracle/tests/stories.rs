@@ -252,7 +252,7 @@ fn lost_update() {
 /// which mapping; and so, hop by hop, is what was there before.
 #[test]
 fn memory_that_several_mappings_show() {
-    let story = recorded_program("shared_memory", &[]);
+    let story = recorded_program("shared_memory", &["show"]);
     let looks = story.query("SELECT entry FROM calls WHERE function = 'look' ORDER BY entry");
     let looks: Vec<String> = looks.lines().skip(1).map(|moment| format!("@{moment}")).collect();
     let lines: Vec<&str> = story.output.lines().filter(|line| line.contains(" 0x")).collect();
@@ -297,6 +297,15 @@ fn memory_that_several_mappings_show() {
             _ => panic!("{line}"),
         };
         assert_eq!(hops, writer.0, "{line}: {answer:#}");
+        if name == "FORKED" {
+            let both = story.query(&format!(
+                "SELECT DISTINCT w.value, w.space FROM mappings m, mappings o, writes w WHERE m.space = 0 AND m.start <= {addr} \
+                 AND {addr} < m.end AND o.object = m.object AND w.space = o.space AND w.touches = {addr} - m.start \
+                 + m.object_offset - o.object_offset + o.start AND w.moment >= o.since \
+                 AND w.moment < coalesce(o.until, 1 << 62) ORDER BY w.moment"
+            ));
+            assert_eq!(both.lines().skip(1).collect::<Vec<_>>(), ["1,0", "22,1"]);
+        }
         names(&story.text(&[addr, "--size", "4", "--at", look]), &[writer.1]);
     }
 }
