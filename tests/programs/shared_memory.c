@@ -88,6 +88,20 @@ static void forked(void) {
   look("FORKED", sh, sh[0]);
   look("FORKED_ONLY_CHILD", sh + 1, sh[1]);
 }
+// Another program, which gets the file.
+static void executed(const char *self) {
+  int fd = memory(PAGE);
+  int *p = show(fd, 0, PAGE, 0);
+  first(p, 1);
+  int child = fork();
+  if (!child) {
+    dup2(fd, 100);
+    execl(self, self, "write", (char *)0);
+    _exit(1);
+  }
+  joined(child);
+  look("EXECUTED", p, p[0]);
+}
 // A file that grows, and that calls change, while it is mapped.
 static void grown(void) {
   int fd = memory(PAGE), from = memory(PAGE);
@@ -132,9 +146,14 @@ static void ring(void) {
   look("RING_BEGIN", low, *(int *)low);
 }
 int main(int argc, char **argv) {
+  if (argc > 1 && !strcmp(argv[1], "write")) {
+    other(show(100, 0, PAGE, 0), 8);
+    return 0;
+  }
   shows = argc > 1;
   twice();
   forked();
+  executed(argv[0]);
   grown();
   system_v();
   ring();

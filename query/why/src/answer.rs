@@ -55,6 +55,8 @@ pub struct Hop {
     /// Whether the memory is shared and was written through another mapping of it than the target's: in that space, at the
     /// address of `coverage`.
     pub aliased: bool,
+    /// The program that wrote, where the memory is shared and that happened in another space.
+    pub program: Option<String>,
     /// What wrote: an instruction or the kernel.
     pub writer: Writer,
     /// Which bytes of which write.

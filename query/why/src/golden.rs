@@ -46,6 +46,7 @@ fn a_store_in_a_program_with_symbols() {
         tid: Some(4242),
         space: 0,
         aliased: false,
+        program: None,
         writer: Writer::Instruction {
             place: culprit.clone(),
             text: Some("mov qword ptr [rax+0x10], rdx".to_owned()),
@@ -96,6 +97,7 @@ fn a_partial_write_in_a_library_behind_a_tail_call() {
         tid: None,
         space: 0,
         aliased: false,
+        program: None,
         writer: Writer::Instruction {
             place: libc.clone(),
             text: Some("movups xmmword ptr [rdi], xmm0".to_owned()),
@@ -153,6 +155,7 @@ fn the_kernel_and_a_forked_space() {
         tid: Some(11),
         space: 0,
         aliased: false,
+        program: None,
         writer: read,
         coverage: Coverage { addr: "0x4060".to_owned(), len: 400, first: 0, count: 1 },
         values_at: "0x5555555592b0".to_owned(),

@@ -262,6 +262,9 @@ fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<A
                 let mut hop = hop(database, &row, then, part)?;
                 if shared {
                     hop.aliased = (row.space, then.start) != (space, range.start);
+                    if row.space != space {
+                        hop.program = program(database, row.space, Moment(row.moment.0.saturating_add(1)))?;
+                    }
                     // Others of its mappings may show, and have changed, bytes that the writer's does not.
                     let shown = shown(then, part);
                     let skipped = shown.start.0.wrapping_sub(then.start.0);
@@ -355,6 +358,7 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange, part: GuestRange)
         tid,
         space: row.space.0,
         aliased: false,
+        program: None,
         writer,
         coverage: Coverage {
             addr: row.addr.to_string(),

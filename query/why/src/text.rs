@@ -44,7 +44,8 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Resul
         write!(f, " (tid {tid})")?;
     }
     if hop.aliased && hop.space != space {
-        write!(f, " in space {}, which shares that memory", hop.space)?;
+        let program = hop.program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+        write!(f, " in space {}{program}, which shares that memory", hop.space)?;
     } else if hop.aliased {
         write!(f, " through another mapping of that memory")?;
     } else if hop.space != space {

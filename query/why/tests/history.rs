@@ -329,7 +329,7 @@ fn shared_memory_is_written_through_every_mapping() {
     assert_eq!(written(&at(0x8010, unrelated + 1)), (unrelated, 0, (0, 8), Some(0), Some(3)));
     let last = ask(&database, 0x1010, Some(8), None).unwrap();
     assert_eq!(written(&last), (stored, 1, (4, 4), Some(2), Some(2 + (4 << 32))));
-    assert!(last.to_string().contains("in space 1, which shares that memory\n"), "{last}");
+    assert!(last.to_string().contains("in space 1 (/bin/prog), which shares that memory\n"), "{last}");
     let last = ask(&database, 0x1020, Some(4), None).unwrap();
     assert_eq!(written(&last), (ended, 1, (0, 4), Some(0), Some(9)));
     let Verdict::NeverWritten(_) = ask(&database, 0x1040, None, None).unwrap().verdict else { panic!() };

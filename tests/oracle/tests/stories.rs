@@ -290,9 +290,10 @@ fn memory_that_several_mappings_show() {
             "GROWN_PART" => (1, "other at"),
             "COPIED" => (0, "by copy_file_range("),
             "PWRITTEN" => (1, "the kernel, pwrite64("),
+            "EXECUTED" => (2, "by task 2 "),
             "FORKED_ELSEWHERE" => (2, "by task 1 "),
-            "FORKED" => (2, "in space 1, which shares that memory"),
-            "FORKED_ONLY_CHILD" => (1, "in space 1, which shares that memory"),
+            "FORKED" => (2, "shared_memory), which shares that memory"),
+            "FORKED_ONLY_CHILD" => (1, "shared_memory), which shares that memory"),
             "RING_END" | "RING_BEGIN" => (1, "ring at"),
             _ => panic!("{line}"),
         };
