@@ -78,6 +78,9 @@ impl Reader<'_> {
             self.spawn(id, event, info, moment);
         }
         for op in &event.maps {
+            if !maps_anew(&event.fact) {
+                self.mappings.renew(space, op);
+            }
             self.mappings.apply(space, op, id, moment);
         }
         match &event.fact {
@@ -214,6 +217,17 @@ impl Reader<'_> {
             code,
             addr: addr.map(|addr| GuestAddr(u64::from_le_bytes(addr))).filter(|_| faults),
         });
+    }
+}
+
+/// Whether what an event maps is what a program asked to see there, rather than what it saw before.
+fn maps_anew(fact: &Fact) -> bool {
+    match fact {
+        Fact::Syscall(info) | Fact::SyscallLeave(info) => {
+            matches!(kernel::name(info.nr), Some("mmap" | "shmat" | "remap_file_pages"))
+        }
+        Fact::Exec(_) => true,
+        _ => false,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Which ranges of which spaces were mapped how, and when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use guest::{EventId, GuestAddr, GuestRange, Moment, Prot, SpaceId};
+use guest::{EventId, FileId, GuestAddr, GuestRange, Moment, Prot, SpaceId};
 use store::{MappingRow, MappingSource};
 use trace::{Backing, MapOp};
 
@@ -11,6 +11,9 @@ use trace::{Backing, MapOp};
 pub(crate) struct Mappings {
     spaces: BTreeMap<SpaceId, BTreeMap<GuestAddr, MappingRow>>,
     rows: Vec<MappingRow>,
+    /// What shared mappings show: how many objects there were, and those with a kept file, which stands for one object.
+    objects: u32,
+    of_files: HashMap<FileId, u32>,
 }
 
 impl Mappings {
@@ -21,6 +24,17 @@ impl Mappings {
             (start, MappingRow { space: to, source: MappingSource::Copied, from: moment, ..row })
         });
         self.spaces.insert(to, copies.collect());
+    }
+
+    /// A file that mappings show got another length or contents, and from now on another kept file stands for it: what they show stays
+    /// the same object. To be told before the change is performed.
+    pub(crate) fn renew(&mut self, space: SpaceId, op: &MapOp) {
+        let MapOp::Map { range, shared: true, backing: Backing::File { file, .. }, .. } = op else { return };
+        let rows = self.spaces.entry(space).or_default();
+        let shown = rows.values().find(|row| row.range.contains(range.start)).and_then(|row| row.object);
+        if let Some((object, _)) = shown {
+            self.of_files.entry(*file).or_insert(object);
+        }
     }
 
     /// Performs a change.
@@ -34,6 +48,7 @@ impl Mappings {
             }
             MapOp::Map { range, prot, shared, backing, name, .. } => {
                 self.take(space, *range, moment);
+                let object = shared.then(|| self.object(*backing));
                 self.put(MappingRow {
                     space,
                     range: *range,
@@ -43,6 +58,7 @@ impl Mappings {
                         Backing::File { file, offset } => Some((file.0, *offset)),
                         Backing::Zero => None,
                     },
+                    object,
                     name: name.clone(),
                     source: MappingSource::Mapped,
                     mapped_by: event,
@@ -54,13 +70,44 @@ impl Mappings {
             MapOp::Protect { range, prot } => self.protect(space, *range, *prot, moment),
             MapOp::Remap { from, to, keep } => self.remap(space, (*from, *to, *keep), event, moment),
             MapOp::Discard { range } => {
-                // What was there is gone: as if it were mapped anew.
+                // What was there is gone, as if it were mapped anew; not so what is shared.
                 for row in self.take(space, *range, moment) {
-                    self.put(MappingRow { mapped_by: event, mapped_at: moment, ..row });
+                    match row.object {
+                        Some(_) => self.put(row),
+                        None => self.put(MappingRow { mapped_by: event, mapped_at: moment, ..row }),
+                    }
                 }
             }
             MapOp::Rewrite { .. } => {}
         }
+    }
+
+    /// The object that a new shared mapping shows, and from where on: a kept file stands for one object, anonymous memory is one.
+    fn object(&mut self, backing: Backing) -> (u32, u64) {
+        let new = self.objects;
+        let (object, offset) = match backing {
+            Backing::File { file, offset } => (*self.of_files.entry(file).or_insert(new), offset),
+            Backing::Zero => (new, 0),
+        };
+        self.objects += u32::from(object == new);
+        (object, offset)
+    }
+
+    /// The part of a mapping at `from`, shown a second time at `to`.
+    fn again(&mut self, space: SpaceId, from: GuestAddr, to: GuestRange, event: EventId, moment: Moment) {
+        let rows = self.spaces.entry(space).or_default();
+        let Some(row) = rows.values().find(|row| row.range.contains(from)) else { return };
+        let row = cut(row, GuestRange { start: from, end: row.range.end });
+        self.take(space, to, moment);
+        self.put(MappingRow {
+            range: to,
+            source: MappingSource::Mapped,
+            mapped_by: event,
+            mapped_at: moment,
+            from: moment,
+            until: None,
+            ..row
+        });
     }
 
     fn protect(&mut self, space: SpaceId, range: GuestRange, prot: Prot, moment: Moment) {
@@ -76,6 +123,10 @@ impl Mappings {
         event: EventId,
         moment: Moment,
     ) {
+        if from.is_empty() {
+            self.again(space, from.start, to, event, moment);
+            return;
+        }
         let moved = self.take(space, from, moment);
         self.take(space, to, moment);
         for row in &moved {
@@ -155,6 +206,7 @@ fn cut(row: &MappingRow, part: GuestRange) -> MappingRow {
     MappingRow {
         range: part,
         file: row.file.map(|(file, offset)| (file, offset + skipped)),
+        object: row.object.map(|(object, offset)| (object, offset + skipped)),
         source: match row.source {
             MappingSource::Moved { from } => MappingSource::Moved { from: from.wrapping_add(skipped) },
             source => source,
@@ -230,5 +282,60 @@ mod tests {
                 (1, 0x2_0000, 0x2_4000, 3, 50, None, file(0x7000)),
             ]
         );
+    }
+    #[test]
+    fn what_shared_mappings_show_is_known_by_number_and_offset() {
+        let shared = |start, end, file: Option<(u32, u64)>| MapOp::Map {
+            range: range(start, end),
+            prot: Prot::from_bits(3),
+            shared: true,
+            grows_down: false,
+            no_reserve: false,
+            backing: match file {
+                Some((file, offset)) => Backing::File { file: FileId(file), offset },
+                None => Backing::Zero,
+            },
+            name: String::new(),
+        };
+        let mut mappings = Mappings::default();
+        let ops = [
+            map(0x1000, 0x2000),
+            shared(0x1_0000, 0x1_4000, Some((7, 0))),
+            shared(0x2_0000, 0x2_1000, Some((7, 0x3000))),
+            shared(0x3_0000, 0x3_2000, None),
+            shared(0x4_0000, 0x4_2000, None),
+            MapOp::Unmap { range: range(0x1_1000, 0x1_2000) },
+            MapOp::Remap { from: range(0x1_3000, 0x1_4000), to: range(0x5_0000, 0x5_1000), keep: false },
+            MapOp::Remap { from: range(0x3_1000, 0x3_1000), to: range(0x6_0000, 0x6_1000), keep: false },
+            MapOp::Discard { range: range(0x4_0000, 0x4_2000) },
+        ];
+        for (at, op) in (0..).zip(&ops) {
+            mappings.apply(SpaceId(0), op, EventId(at), Moment(at * 10));
+        }
+        mappings.copy(SpaceId(0), SpaceId(1), Moment(100));
+        let rows = mappings.finish();
+        let now = |space| {
+            let rows = rows.iter().filter(move |row| row.space == SpaceId(space) && row.until.is_none());
+            let mut shown: Vec<_> =
+                rows.map(|row| (row.range.start.0, row.range.end.0, row.object)).collect();
+            shown.sort_unstable();
+            shown
+        };
+        assert_eq!(
+            now(0),
+            [
+                (0x1000, 0x2000, None),
+                (0x1_0000, 0x1_1000, Some((0, 0))),
+                (0x1_2000, 0x1_3000, Some((0, 0x2000))),
+                (0x2_0000, 0x2_1000, Some((0, 0x3000))),
+                (0x3_0000, 0x3_2000, Some((1, 0))),
+                (0x4_0000, 0x4_2000, Some((2, 0))),
+                (0x5_0000, 0x5_1000, Some((0, 0x3000))),
+                (0x6_0000, 0x6_1000, Some((1, 0x1000))),
+            ]
+        );
+        assert_eq!(now(1), now(0));
+        let dropped = rows.iter().find(|row| row.object == Some((2, 0)) && row.space == SpaceId(0));
+        assert_eq!(dropped.map(|row| row.mapped_at), Some(Moment(40)));
     }
 }

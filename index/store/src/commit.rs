@@ -408,7 +408,7 @@ fn add_mapping(db: &Transaction<'_>, row: &MappingRow) -> rusqlite::Result<()> {
         MappingSource::Copied => (2, None),
     };
     let mut insert = db.prepare_cached(
-        "INSERT INTO mappings VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+        "INSERT INTO mappings VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?;
     insert.execute(params![
         row.space.0,
@@ -424,7 +424,9 @@ fn add_mapping(db: &Transaction<'_>, row: &MappingRow) -> rusqlite::Result<()> {
         row.mapped_by.0,
         row.mapped_at.0,
         row.from.0,
-        row.until.map(|moment| moment.0)
+        row.until.map(|moment| moment.0),
+        row.object.map(|(object, _)| object),
+        row.object.map(|(_, offset)| offset)
     ])?;
     Ok(())
 }

@@ -10,8 +10,8 @@ use crate::{
     TaskRow,
 };
 
-const MAPPING: &str = "space, start, end, prot, shared, file, file_offset, name, source, source_addr, mapped_by, \
-                       mapped_at, since, until";
+pub(crate) const MAPPING: &str = "space, start, end, prot, shared, file, file_offset, name, source, source_addr, mapped_by, \
+                                  mapped_at, since, until, object, object_offset";
 
 const SYSCALL: &str =
     "event, moment, task, space, nr, name, a0, a1, a2, a3, a4, a5, result, fd, path, offset";
@@ -212,7 +212,7 @@ fn signal(row: &Row<'_>) -> rusqlite::Result<SignalRow> {
     })
 }
 
-fn mapping(row: &Row<'_>) -> rusqlite::Result<MappingRow> {
+pub(crate) fn mapping(row: &Row<'_>) -> rusqlite::Result<MappingRow> {
     let file: Option<u32> = row.get(5)?;
     let offset: Option<u64> = row.get(6)?;
     let from = row.get::<_, Option<i64>>(9)?.unwrap_or(0);
@@ -222,6 +222,7 @@ fn mapping(row: &Row<'_>) -> rusqlite::Result<MappingRow> {
         prot: Prot::from_bits(row.get(3)?),
         shared: row.get(4)?,
         file: file.zip(offset),
+        object: row.get::<_, Option<u32>>(14)?.zip(row.get(15)?),
         name: row.get(7)?,
         source: match row.get::<_, u8>(8)? {
             1 => MappingSource::Moved { from: GuestAddr(from as u64) },

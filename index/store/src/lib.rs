@@ -13,6 +13,7 @@
 //! - `lookup`: which granules can hold an answer
 //! - `merge`: rows of many granules in one order
 //! - `writes`, `executions`, `calls`: the lazy queries over granules
+//! - `shared`: the writes to memory that several mappings show
 //! - `stack`: the instruction and the call stack at a moment
 
 mod calls;
@@ -27,6 +28,7 @@ mod open;
 mod pages;
 mod rows;
 mod schema;
+mod shared;
 mod stack;
 mod writes;
 
@@ -41,6 +43,7 @@ pub use rows::{
     TaskRow,
 };
 pub use schema::{FORMAT, Format};
+pub use shared::SharedWrite;
 pub use writes::{Author, Order, WriteQuery, WriteRow, Writes};
 
 /// Why a query over an open index failed.

@@ -272,6 +272,6 @@ mod tests {
         db.execute("UPDATE meta SET value = 99 WHERE key = 'format_major'", []).unwrap();
         drop(db);
         let refused = Store::open(folder.path(), &[7; 16]).map(drop).unwrap_err().to_string();
-        assert!(refused.ends_with("has index format 99.0, this program reads 4.x"), "{refused}");
+        assert!(refused.ends_with("has index format 99.0, this program reads 5.x"), "{refused}");
     }
 }

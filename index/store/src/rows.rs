@@ -95,6 +95,9 @@ pub struct MappingRow {
     pub shared: bool,
     /// The kept file behind it and the offset of its first byte.
     pub file: Option<(u32, u64)>,
+    /// For shared mappings: the number of the object that they show, and the offset of the first byte in it. The same byte of an object
+    /// is the same memory, wherever and in whichever space it is mapped.
+    pub object: Option<(u32, u64)>,
     /// The name `/proc/PID/maps` showed.
     pub name: String,
     /// Where its contents came from.

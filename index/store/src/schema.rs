@@ -13,7 +13,7 @@ pub struct Format {
 }
 
 /// The format this build writes.
-pub const FORMAT: Format = Format { major: 4, minor: 0 };
+pub const FORMAT: Format = Format { major: 5, minor: 0 };
 
 /// What the database's header says that it is (`PRAGMA application_id`).
 pub(crate) const APPLICATION: u32 = u32::from_be_bytes(*b"bksy");
@@ -77,12 +77,14 @@ CREATE TABLE spaces(space INTEGER PRIMARY KEY, parent INTEGER, first INTEGER NOT
 CREATE TABLE images(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
   space INTEGER NOT NULL, exe TEXT NOT NULL, argv TEXT NOT NULL, cwd TEXT NOT NULL);
 
--- prot: PROT_* bits. source: 0 mapped, 1 moved from `source_addr` by mremap, 2 copied by fork.
+-- prot: PROT_* bits. source: 0 mapped, 1 moved from `source_addr` by mremap, 2 copied by fork. object: what a shared mapping
+-- shows, from its byte `object_offset` on.
 CREATE TABLE mappings(space INTEGER NOT NULL, start INTEGER NOT NULL, end INTEGER NOT NULL, prot INTEGER NOT NULL,
   shared INTEGER NOT NULL, file INTEGER, file_offset INTEGER, name TEXT NOT NULL, source INTEGER NOT NULL,
   source_addr INTEGER, mapped_by INTEGER NOT NULL, mapped_at INTEGER NOT NULL, since INTEGER NOT NULL,
-  until INTEGER);
+  until INTEGER, object INTEGER, object_offset INTEGER);
 CREATE INDEX mappings_by_space ON mappings(space, start);
+CREATE INDEX mappings_by_object ON mappings(object) WHERE object IS NOT NULL;
 
 CREATE TABLE syscalls(event INTEGER PRIMARY KEY, moment INTEGER NOT NULL, task INTEGER NOT NULL,
   space INTEGER NOT NULL, nr INTEGER NOT NULL, name TEXT NOT NULL, a0 INTEGER, a1 INTEGER, a2 INTEGER, a3 INTEGER,

@@ -193,7 +193,7 @@ impl Store {
     ) -> Result<Option<WriteRow>, QueryError> {
         let (mut space, mut before) = (space, before);
         loop {
-            if let Some(row) = self.last_write_in(space, range, before)? {
+            if let Some(row) = self.last_write_in(space, range, Moment(0)..before)? {
                 return Ok(Some(row));
             }
             let Some(facts) = self.space(space)? else { return Ok(None) };
@@ -202,23 +202,27 @@ impl Store {
         }
     }
 
-    fn last_write_in(
+    /// The last write in `moments` that shares a byte with `range` in `space` itself.
+    pub(crate) fn last_write_in(
         &self,
         space: SpaceId,
         range: GuestRange,
-        before: Moment,
+        moments: Range<Moment>,
     ) -> Result<Option<WriteRow>, QueryError> {
-        let listed = self.inner.directory.within(Some(space), &(Moment(0)..before));
+        let listed = self.inner.directory.within(Some(space), &moments);
         let mut left = listed.as_slice();
         let query = WriteQuery {
             space: Some(space),
             addrs: Some(range),
-            moments: Moment(0)..before,
+            moments,
             order: Order::Descending,
             ..WriteQuery::default()
         };
         while let Some(newest) = left.last() {
             let Some(found) = self.last_writing(space, range, newest.granule)? else { return Ok(None) };
+            if found < left[0].granule {
+                return Ok(None);
+            }
             let at = left.partition_point(|granule| granule.granule < found);
             let Some(granule) = left.get(at).filter(|granule| granule.granule == found) else {
                 return Err(QueryError::Missing { what: "granule", id: found });
@@ -240,7 +244,7 @@ impl Store {
 }
 
 /// The kernel's writes of a moment come before those of its instruction, in the order of events.
-fn key(row: &WriteRow) -> (Moment, u64) {
+pub(crate) fn key(row: &WriteRow) -> (Moment, u64) {
     match row.author {
         Author::Kernel { event } => (row.moment, event.0),
         Author::Code { .. } => (row.moment, u64::MAX),

@@ -1,7 +1,7 @@
 //! What gdb looks at: one moment of a timeline, the process that runs there, and how it moves. Knows no protocol.
 
 use gdbstub::common::Pid;
-use guest::{GuestAddr, GuestMemory, Moment, SpaceId, TaskId, Tid, When};
+use guest::{GuestAddr, GuestMemory, GuestRange, Moment, SpaceId, TaskId, Tid, When};
 use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineError, Watch};
 use trace::{ExecInfo, ReadError, Status, Trace};
 
@@ -105,6 +105,8 @@ pub struct Session {
     stopped: Option<TaskId>,
     /// Where gdb was last told of a signal.
     told: Option<Position>,
+    /// Whether gdb was told what its watchpoints do not see.
+    warned: bool,
     /// Who can have gdb connect again.
     pub(crate) news: Option<News>,
 }
@@ -126,6 +128,7 @@ impl Session {
             alone: false,
             stopped: None,
             told: None,
+            warned: false,
             news: None,
         };
         session.goto(when)?;
@@ -138,6 +141,7 @@ impl Session {
         self.pid = self.own_pid();
         self.breakpoints.clear();
         self.watchpoints.clear();
+        self.warned = false;
     }
 
     /// Has `news` told when gdb has to connect again.
@@ -210,8 +214,34 @@ impl Session {
         }
     }
 
-    /// What a halt at an end means, in words.
-    pub(crate) fn remark(&self, halt: Halt) -> Option<String> {
+    /// What to know of a halt, in words: what an end means, and, once for a connection, that stops of a watchpoint may be missing.
+    pub(crate) fn remark(&mut self, halt: Halt) -> Option<String> {
+        let end = self.end_remark(halt);
+        let moved = matches!(halt, Halt::Watchpoint(_) | Halt::Start | Halt::End);
+        let Some(addr) = self.shared_watch().filter(|_| moved && !self.warned) else { return end };
+        self.warned = true;
+        Some(format!(
+            "backstory: {addr} is shared memory: what other processes do to it, or this one through another mapping, is no \
+             stop of this watchpoint; `backstory why` tells\n{}",
+            end.unwrap_or_default()
+        ))
+    }
+
+    /// A watched address whose memory others may have, too.
+    fn shared_watch(&self) -> Option<GuestAddr> {
+        let mappings = match self.watchpoints.is_empty() {
+            true => return None,
+            false => self.timeline.mappings(self.shown.space),
+        };
+        let shared = |range: GuestRange| mappings.iter().any(|m| m.shared && m.range.overlaps(range));
+        self.watchpoints
+            .iter()
+            .map(|set| set.watch.range)
+            .find(|&range| shared(range))
+            .map(|range| range.start)
+    }
+
+    fn end_remark(&self, halt: Halt) -> Option<String> {
         let Halt::End = halt else {
             return (halt == Halt::Start).then(|| "backstory: the process begins here\n".to_owned());
         };

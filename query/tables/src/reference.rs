@@ -35,14 +35,18 @@ pub const TABLES: &[Table] = &[
             ("moment", "when: seeking there stops just before it"),
             ("task", "who ran"),
             ("space", "in which address space"),
-            ("addr", "first byte written"),
+            ("addr", "first byte written, as the writer addressed it"),
             ("size", "how many bytes"),
             ("value", "a number for up to 8 bytes, else a blob"),
             ("pc", "the instruction; NULL for the kernel"),
             ("event", "the event in which the kernel wrote; NULL for instructions"),
         ],
         hidden: &[
-            ("touches", "touches = ADDR asks for the writes that cover that byte (ranges, too)"),
+            (
+                "touches",
+                "touches = ADDR asks for the writes that cover that byte (ranges, too), in any space; of shared memory not those \
+                 through other mappings, which `mappings` names by object",
+            ),
             ("function", "the function, or `name()` of the syscall"),
             ("line", "source file and line"),
         ],
@@ -181,6 +185,11 @@ pub const TABLES: &[Table] = &[
             ("until", "until when; NULL if it stayed"),
             ("mapped_at", "when it was first mapped"),
             ("event", "by which event"),
+            (
+                "object",
+                "what a shared mapping shows: the same bytes of one object are the same memory; NULL if private",
+            ),
+            ("object_offset", "offset of its first byte in that object"),
         ],
         hidden: &[],
     },

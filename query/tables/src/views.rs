@@ -22,7 +22,7 @@ CREATE TEMP VIEW switches AS SELECT moment, task, next, reason, pc, event FROM m
 CREATE TEMP VIEW mappings AS SELECT space, start, \"end\",
   (CASE WHEN prot & 1 THEN 'r' ELSE '-' END) || (CASE WHEN prot & 2 THEN 'w' ELSE '-' END) ||
   (CASE WHEN prot & 4 THEN 'x' ELSE '-' END) || (CASE WHEN shared THEN 's' ELSE 'p' END) AS prot,
-  file_offset, name, since, until, mapped_at, mapped_by AS event FROM main.mappings;
+  file_offset, name, since, until, mapped_at, mapped_by AS event, object, object_offset FROM main.mappings;
 
 CREATE TEMP VIEW output AS SELECT moment, task, stream, CAST(bytes AS TEXT) AS text, fd, len, event FROM main.output;
 ";

@@ -50,8 +50,13 @@ pub struct Hop {
     pub task: u32,
     /// Thread id as the program saw it.
     pub tid: Option<i32>,
-    /// The space that was written: the target's, or the one it was forked from.
+    /// The space that was written: the target's, the one it was forked from, or one that shares the memory.
     pub space: u32,
+    /// Whether the memory is shared and was written through another mapping of it than the target's: in that space, at the
+    /// address of `coverage`.
+    pub aliased: bool,
+    /// The program that wrote, where the memory is shared and that happened in another space.
+    pub program: Option<String>,
     /// What wrote: an instruction or the kernel.
     pub writer: Writer,
     /// Which bytes of which write.

@@ -45,6 +45,8 @@ fn a_store_in_a_program_with_symbols() {
         task: 0,
         tid: Some(4242),
         space: 0,
+        aliased: false,
+        program: None,
         writer: Writer::Instruction {
             place: culprit.clone(),
             text: Some("mov qword ptr [rax+0x10], rdx".to_owned()),
@@ -94,6 +96,8 @@ fn a_partial_write_in_a_library_behind_a_tail_call() {
         task: 0,
         tid: None,
         space: 0,
+        aliased: false,
+        program: None,
         writer: Writer::Instruction {
             place: libc.clone(),
             text: Some("movups xmmword ptr [rdi], xmm0".to_owned()),
@@ -150,6 +154,8 @@ fn the_kernel_and_a_forked_space() {
         task: 1,
         tid: Some(11),
         space: 0,
+        aliased: false,
+        program: None,
         writer: read,
         coverage: Coverage { addr: "0x4060".to_owned(), len: 400, first: 0, count: 1 },
         values_at: "0x5555555592b0".to_owned(),

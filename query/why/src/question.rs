@@ -202,7 +202,7 @@ fn candidate(
     let known = question.size.or_else(|| (whole && target.size > 0).then_some(target.size.min(MAX_SIZE)));
     let mut range = GuestRange::new(target.addr, known.unwrap_or(1));
     let mut found = history::last_write(database, space, range, before)?;
-    if let (None, Found::Written { row, range: then }) = (known, &found) {
+    if let (None, Found::Written { row, range: then, .. }) = (known, &found) {
         // Without a size, the write of the first byte says how large the thing is.
         let len = row.range().end.0.saturating_sub(then.start.0).clamp(1, 8);
         range = GuestRange::new(target.addr, len);
@@ -256,9 +256,23 @@ fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<A
         program: program(database, space, until)?,
     };
     let verdict = match found {
-        Found::Written { row, range: then } => match loaded(database, &row, then)? {
+        Found::Written { row, range: then, part, shared } => match loaded(database, &row, then)? {
             Some(mapping) => Verdict::NeverWritten(origin(database, &mapping, then)?),
-            None => Verdict::Written(Box::new(hop(database, &row, then)?)),
+            None => {
+                let mut hop = hop(database, &row, then, part)?;
+                if shared {
+                    hop.aliased = (row.space, then.start) != (space, range.start);
+                    if row.space != space {
+                        hop.program = program(database, row.space, Moment(row.moment.0.saturating_add(1)))?;
+                    }
+                    // Others of its mappings may show, and have changed, bytes that the writer's does not.
+                    let shown = shown(then, part);
+                    let skipped = shown.start.0.wrapping_sub(then.start.0);
+                    let here = GuestRange::new(range.start.wrapping_add(skipped), shown.len());
+                    hop.new = Bytes::new(&history::contents(database, space, here, until)?);
+                }
+                Verdict::Written(Box::new(hop))
+            }
         },
         Found::Never { mapping, range: then } => Verdict::NeverWritten(origin(database, &mapping, then)?),
         Found::Unmapped => return Err(WhyError::Unmapped { addr: range.start, moment: before }),
@@ -305,9 +319,16 @@ fn loaded(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Opti
     Ok((written.is_some() && written == file.as_deref()).then_some(mapping))
 }
 
-/// Everything about one write of `range`.
-fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, WhyError> {
-    let part = row.range().intersect(range);
+/// The bytes whose values are shown: of a large target, what was written.
+fn shown(range: GuestRange, part: GuestRange) -> GuestRange {
+    match range.len() <= MAX_SHOWN {
+        true => range,
+        false => GuestRange::new(part.start, part.len().min(MAX_SHOWN)),
+    }
+}
+
+/// Everything about one write, which wrote `part` of `range`.
+fn hop(database: &Database, row: &WriteRow, range: GuestRange, part: GuestRange) -> Result<Hop, WhyError> {
     let store = database.store();
     let spot = |pc| Spot { space: row.space, moment: row.moment, pc };
     let (writer, stack) = match row.author {
@@ -320,15 +341,13 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, Wh
         }
         Author::Kernel { event } => kernel::writer(database, row, event, part.start)?,
     };
-    // Of a large target, what was written.
-    let shown =
-        if range.len() <= MAX_SHOWN { range } else { GuestRange::new(part.start, part.len().min(MAX_SHOWN)) };
+    let shown = shown(range, part);
     let old = history::contents(database, row.space, shown, row.moment)?;
     let mut new = old.clone();
     let written = store.value(row)?;
     for (index, byte) in new.iter_mut().enumerate() {
         let addr = shown.start.wrapping_add(index as u64);
-        if row.range().contains(addr) {
+        if part.contains(addr) {
             *byte = written.get((addr.0 - row.addr.0) as usize).copied();
         }
     }
@@ -338,6 +357,8 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange) -> Result<Hop, Wh
         task: row.task.0,
         tid,
         space: row.space.0,
+        aliased: false,
+        program: None,
         writer,
         coverage: Coverage {
             addr: row.addr.to_string(),

@@ -43,7 +43,12 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Resul
     if let Some(tid) = hop.tid {
         write!(f, " (tid {tid})")?;
     }
-    if hop.space != space {
+    if hop.aliased && hop.space != space {
+        let program = hop.program.as_ref().map(|program| format!(" ({program})")).unwrap_or_default();
+        write!(f, " in space {}{program}, which shares that memory", hop.space)?;
+    } else if hop.aliased {
+        write!(f, " through another mapping of that memory")?;
+    } else if hop.space != space {
         write!(f, " in space {}, before space {space} was forked from it", hop.space)?;
     }
     writeln!(f)?;

@@ -132,6 +132,7 @@ impl Script {
             prot: Prot::from_bits(3),
             shared: false,
             file: None,
+            object: None,
             name: "[heap]".to_owned(),
             source,
             mapped_by: EventId(event),
@@ -290,6 +291,48 @@ fn a_fork_has_its_parents_history() {
     let target = Expression::Address(GuestAddr(0x1000));
     let stranger = why(&database, &Question { target, size: None, at: None, space: Some(SpaceId(9)) });
     assert_eq!(stranger.unwrap_err().to_string(), "there is no space 9 (the recording has 2)");
+}
+
+#[test]
+fn shared_memory_is_written_through_every_mapping() {
+    let mut script = Script::new();
+    let shows = |script: &mut Script, offset| {
+        let mapping = script.facts.mappings.last_mut().unwrap();
+        (mapping.shared, mapping.object) = (true, Some((7, offset)));
+        script.facts.mappings.len() - 1
+    };
+    script.map(0, 0x1000, 0, None, MappingSource::Mapped, 0);
+    shows(&mut script, 0);
+    script.map(0, 0x8000, 0, None, MappingSource::Mapped, 0);
+    let gone = shows(&mut script, 0);
+    script.instruction(0, None);
+    let own = script.store(0, 0x1010, 1, 8);
+    let other = script.store(0, 0x8010, 2, 8);
+    let unmapped = script.instruction(0, None);
+    script.facts.mappings[gone].until = Some(Moment(unmapped));
+    // What is written there now is something else.
+    script.map(0, 0x8000, unmapped, None, MappingSource::Mapped, 0);
+    let unrelated = script.store(0, 0x8010, 3, 8);
+    let forked = script.fork(5);
+    script.map(1, 0x5000, forked, None, MappingSource::Mapped, 5);
+    let child = shows(&mut script, 0);
+    script.instruction(1, None);
+    let stored = script.store(1, 0x5014, 4, 4);
+    // The kernel unlocks what the child held when it ended.
+    script.facts.mappings[child].until = Some(Moment(script.moment));
+    let ended = script.syscall(1, 6, 0, [0; 6], 0x5020, &[9, 0, 0, 0]);
+    script.instruction(0, None);
+    let (_folder, database) = script.finish();
+    let at = |addr, moment| ask(&database, addr, Some(8), Some(moment)).unwrap();
+    assert_eq!(written(&at(0x1010, other)), (own, 0, (0, 8), Some(0), Some(1)));
+    assert_eq!(written(&at(0x1010, unrelated + 1)), (other, 0, (0, 8), Some(1), Some(2)));
+    assert_eq!(written(&at(0x8010, unrelated + 1)), (unrelated, 0, (0, 8), Some(0), Some(3)));
+    let last = ask(&database, 0x1010, Some(8), None).unwrap();
+    assert_eq!(written(&last), (stored, 1, (4, 4), Some(2), Some(2 + (4 << 32))));
+    assert!(last.to_string().contains("in space 1 (/bin/prog), which shares that memory\n"), "{last}");
+    let last = ask(&database, 0x1020, Some(4), None).unwrap();
+    assert_eq!(written(&last), (ended, 1, (0, 4), Some(0), Some(9)));
+    let Verdict::NeverWritten(_) = ask(&database, 0x1040, None, None).unwrap().verdict else { panic!() };
 }
 
 #[test]

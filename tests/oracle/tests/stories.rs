@@ -248,6 +248,69 @@ fn lost_update() {
     assert_ne!(back.lines().nth(1), Some("0"), "the first writer waits for the second");
 }
 
+/// Memory that several mappings show, in one process and in several: the answer is what memory held, whoever wrote it and through
+/// which mapping; and so, hop by hop, is what was there before.
+#[test]
+fn memory_that_several_mappings_show() {
+    let story = recorded_program("shared_memory", &["show"]);
+    let looks = story.query("SELECT entry FROM calls WHERE function = 'look' ORDER BY entry");
+    let looks: Vec<String> = looks.lines().skip(1).map(|moment| format!("@{moment}")).collect();
+    let lines: Vec<&str> = story.output.lines().filter(|line| line.contains(" 0x")).collect();
+    assert_eq!(looks.len(), lines.len(), "{looks:?}");
+    for (line, look) in lines.iter().zip(&looks) {
+        let [name, addr, value] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let ask = |at: &str| story.why(&[addr, "--size", "4", "--at", at]);
+        let mut answer = ask(look);
+        let mut held = value.parse::<u64>().unwrap();
+        let mut hops = 0;
+        while answer["verdict"] == "written" {
+            assert_eq!(answer["new"]["number"].as_u64(), Some(held), "{line}, hop {hops}: {answer:#}");
+            hops += 1;
+            held = answer["old"]["number"].as_u64().unwrap_or_else(|| panic!("{line}: {answer:#}"));
+            // It was not yet mapped there.
+            if name == "MOVED" {
+                break;
+            }
+            answer = ask(&format!("@{}", answer["moment"]));
+        }
+        if answer["verdict"] == "never_written" {
+            assert_eq!(answer["value"]["number"].as_u64(), Some(held), "{line}: {answer:#}");
+        }
+        let writer = match name {
+            "TWICE" | "GONE" | "RING" | "SYSTEM_V" => (2, "other at"),
+            "ONLY_OTHER" => (1, "through another mapping of that memory"),
+            "OWN" => (1, "first at"),
+            "KERNEL" => (2, "the kernel, read("),
+            "PART" => (2, "1 byte at"),
+            "UNTOUCHED" => (0, "never written since it was mapped"),
+            "MOVED" => (1, "through another mapping of that memory"),
+            "KEPT" => (2, "other at"),
+            "GROWN" => (1, "first at"),
+            "GROWN_OTHER" | "NOT_COPIED" => (2, "other at"),
+            "GROWN_PART" => (1, "other at"),
+            "COPIED" => (0, "by copy_file_range("),
+            "PWRITTEN" => (1, "the kernel, pwrite64("),
+            "EXECUTED" => (2, "by task 2 "),
+            "FORKED_ELSEWHERE" => (2, "by task 1 "),
+            "FORKED" => (2, "shared_memory), which shares that memory"),
+            "FORKED_ONLY_CHILD" => (1, "shared_memory), which shares that memory"),
+            "RING_END" | "RING_BEGIN" => (1, "ring at"),
+            _ => panic!("{line}"),
+        };
+        assert_eq!(hops, writer.0, "{line}: {answer:#}");
+        if name == "FORKED" {
+            let both = story.query(&format!(
+                "SELECT DISTINCT w.value, w.space FROM mappings m, mappings o, writes w WHERE m.space = 0 AND m.start <= {addr} \
+                 AND {addr} < m.end AND o.object = m.object AND w.space = o.space AND w.touches = {addr} - m.start \
+                 + m.object_offset - o.object_offset + o.start AND w.moment >= o.since \
+                 AND w.moment < coalesce(o.until, 1 << 62) ORDER BY w.moment"
+            ));
+            assert_eq!(both.lines().skip(1).collect::<Vec<_>>(), ["1,0", "22,1"]);
+        }
+        names(&story.text(&[addr, "--size", "4", "--at", look]), &[writer.1]);
+    }
+}
+
 #[test]
 fn never_written() {
     let story = recorded("reused_block.c");
