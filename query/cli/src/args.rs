@@ -33,7 +33,8 @@ fn query_help() -> String {
     let functions: Vec<&str> = tables::FUNCTIONS.iter().map(|(name, _)| *name).collect();
     format!(
         "Tables: {}; `SELECT *` leaves out the columns in parentheses. Functions: {}. `.schema` instead of SQL describes \
-         tables and columns, `.help` lists the other commands. With standard input redirected and no SQL, both are read \
+         tables and columns, `.help` lists the other commands. A moment may be written \
+         as elsewhere: WHERE moment >= @123456789. With standard input redirected and no SQL, both are read \
          from there.",
         names.join(", "),
         functions.join(", ")

@@ -58,6 +58,7 @@ pub(crate) fn run(
     let mut count = 0;
     loop {
         let Some(mut statement) = batch.next().map_err(|e| located(sql, e))? else { break };
+        bind(sql, &mut statement)?;
         if statement.column_count() == 0 {
             statement.raw_execute().map_err(|e| SqlError::new(sql, 0, e))?;
             continue;
@@ -69,6 +70,17 @@ pub(crate) fn run(
         };
     }
     Ok(count)
+}
+
+/// Gives `@123` its number: SQLite takes it for a parameter. Any other parameter has no value.
+fn bind(sql: &str, statement: &mut Statement<'_>) -> Result<(), SqlError> {
+    for index in 1..=statement.parameter_count() {
+        let name = statement.parameter_name(index).unwrap_or("?").to_owned();
+        let moment = name.strip_prefix('@').and_then(|digits| digits.replace('_', "").parse::<i64>().ok());
+        let Some(moment) = moment else { return Err(SqlError::unbound(sql, &name)) };
+        statement.raw_bind_parameter(index, moment).map_err(|e| SqlError::new(sql, 0, e))?;
+    }
+    Ok(())
 }
 
 /// A statement's error counts from that statement's start.
@@ -293,6 +305,17 @@ mod tests {
     #[test]
     fn csv_quotes_what_needs_it() {
         check(ROWS, Format::Csv, "n,name,gone\r\n1,a,\r\n200,\"say \"\"hi\"\",\n\",00ff\r\n");
+    }
+
+    #[test]
+    fn moments_are_numbers_and_other_parameters_are_refused() {
+        check("SELECT @12 + @1_000 AS x", Format::Csv, "x\r\n1012\r\n");
+        for name in ["?", ":x", "$x", "@end", "?1"] {
+            let connection = Connection::open_in_memory().unwrap();
+            let error = run(&connection, &format!("SELECT 1 = {name}"), Format::Csv, &mut Vec::new());
+            let error = error.unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{name}` has no value: ")), "{error}");
+        }
     }
 
     #[test]
