@@ -68,6 +68,40 @@ impl Types {
         })
     }
 
+    /// The function whose static variable lies at a link-time address.
+    pub(crate) fn function_of(&self, addr: u64) -> Option<String> {
+        (0..self.units.len()).find_map(|unit| {
+            let mut functions: Vec<Entry> = Vec::new();
+            let mut entries = self.units[unit].entries();
+            while let Ok(Some(entry)) = entries.next_dfs() {
+                functions.truncate(functions.iter().take_while(|f| f.depth < entry.depth).count());
+                match entry.tag {
+                    dw::DW_TAG_subprogram => functions.push(entry.clone()),
+                    dw::DW_TAG_variable if self.is_at(unit, entry, addr) => {
+                        return functions.last().and_then(|f| self.own_name(unit, f));
+                    }
+                    _ => {}
+                }
+            }
+            None
+        })
+    }
+
+    /// An entry's name, or that of the declaration it completes.
+    fn own_name(&self, unit: usize, entry: &Entry) -> Option<String> {
+        self.name(unit, entry).or_else(|| {
+            let (unit, at) = self.declaration(unit, entry)?;
+            self.name(unit, &self.entry(unit, at)?)
+        })
+    }
+
+    /// What an entry completes.
+    fn declaration(&self, unit: usize, entry: &Entry) -> Option<(usize, UnitOffset)> {
+        let other = [dw::DW_AT_specification, dw::DW_AT_abstract_origin];
+        let value = other.into_iter().find_map(|attribute| entry.attr_value(attribute))?;
+        self.reference(unit, value)
+    }
+
     /// What a type is, typedefs and qualifiers aside.
     pub(crate) fn shape(&self, ty: Type) -> Shape {
         let Some((ty, entry)) = self.stripped(ty) else { return Shape::Other };
@@ -265,9 +299,7 @@ impl Types {
                 let (unit, at) = self.reference(entry.0, value)?;
                 return Some(Type { unit, at, indexed: 0 });
             }
-            let other = [dw::DW_AT_specification, dw::DW_AT_abstract_origin];
-            let value = other.into_iter().find_map(|attribute| entry.1.attr_value(attribute))?;
-            let (unit, at) = self.reference(entry.0, value)?;
+            let (unit, at) = self.declaration(entry.0, &entry.1)?;
             entry = (unit, self.entry(unit, at)?);
         }
         None

@@ -10,7 +10,7 @@
 //! - `symtab`: symbols by address and by name
 //! - `stubs`: what a linkage stub jumps to
 //! - `debug_file`: where separate debug information lies
-//! - `lookup`: `Symbols`, the questions
+//! - `lookup`: `Symbols`, the questions; `naming`: which symbol a name means
 //! - `expression`: `SYMBOL[+OFFSET]` and parts of variables as people type them
 //! - `dwarf_types`: types in the debug information; `place`: parts of variables by them
 //! - `source`: text of source lines
@@ -23,6 +23,7 @@ mod expression;
 mod image;
 mod layout;
 mod lookup;
+mod naming;
 mod place;
 mod source;
 mod stubs;
