@@ -375,6 +375,11 @@ impl Symbols {
         self.sources.line(file, line)
     }
 
+    /// When a source file on this machine was last changed, in seconds since 1970.
+    pub fn source_changed(&self, file: &Path) -> Option<u64> {
+        Sources::changed(file)
+    }
+
     /// Where a symbol is, `offset` bytes after its start.
     pub(crate) fn resolved(&self, found: &Found<'_>, offset: i64) -> Resolved {
         let Found { symbol, file, bias, .. } = found;

@@ -5,7 +5,7 @@ use guest::{GuestAddr, Moment, SpaceId};
 
 use crate::dwarf_types::{Member, Shape, Type, Types};
 use crate::expression::{Part, Step};
-use crate::lookup::{ResolveError, Resolved, Symbols};
+use crate::lookup::{Found, ResolveError, Resolved, Symbols};
 
 /// Where the walk along an expression has come to.
 struct Here<'a> {
@@ -28,13 +28,13 @@ impl Symbols {
         part: &Part,
         pointer: &mut dyn FnMut(GuestAddr) -> Option<GuestAddr>,
     ) -> Result<Resolved, ResolveError> {
-        let found = self.find_symbol(space, moment, &part.name)?;
+        let (found, name, steps) = self.find_variable(space, moment, part)?;
         let types = found.image.types();
         let typed = types.and_then(|types| Some((types, types.of_variable(found.symbol.addr)?)));
-        let Some((types, ty)) = typed else { return Err(ResolveError::Untyped { name: part.name.clone() }) };
+        let Some((types, ty)) = typed else { return Err(ResolveError::Untyped { name }) };
         let whole = self.resolved(&found, 0);
-        let mut here = Here { types, addr: whole.addr, ty, size: None, text: part.name.clone(), pointer };
-        for step in &part.steps {
+        let mut here = Here { types, addr: whole.addr, ty, size: None, text: name, pointer };
+        for step in steps {
             here.step(step)?;
         }
         for _ in 0..part.stars {
@@ -44,6 +44,25 @@ impl Symbols {
         let addr = here.addr.wrapping_add(part.offset as u64);
         let size = here.size.or_else(|| types.size(here.ty)).unwrap_or(0);
         Ok(Resolved { addr, size, name: here.text, module: whole.module })
+    }
+}
+
+impl Symbols {
+    /// The variable that an expression is about, its name and the steps from it: names of some languages (`main.table`) look
+    /// like steps.
+    fn find_variable<'p>(
+        &self,
+        space: SpaceId,
+        moment: Moment,
+        part: &'p Part,
+    ) -> Result<(Found<'_>, String, &'p [Step]), ResolveError> {
+        if let [Step::Member(member), rest @ ..] = &part.steps[..] {
+            let name = format!("{}.{member}", part.name);
+            if let Ok(found) = self.find_symbol(space, moment, &name) {
+                return Ok((found, name, rest));
+            }
+        }
+        Ok((self.find_symbol(space, moment, &part.name)?, part.name.clone(), &part.steps))
     }
 }
 

@@ -120,6 +120,8 @@ pub struct Place {
     pub line: Option<u32>,
     /// Text of that line, where the file is on this machine.
     pub source: Option<String>,
+    /// Whether that file was changed since the recording: the text may be of another line.
+    pub source_changed: bool,
 }
 
 /// A frame of the call stack.
@@ -131,6 +133,9 @@ pub struct StackFrame {
     pub inlined: bool,
     /// The moment at which it jumped to the function of the frame before it (tail call) and so left the stack.
     pub jumped: Option<u64>,
+    /// The moment at which what ran before went over to the stack on which this frame is the outermost that is known (goroutines,
+    /// coroutines).
+    pub switched: Option<u64>,
     /// The moment its function was called.
     pub entered: Option<u64>,
     /// No function but the delivery of a signal.

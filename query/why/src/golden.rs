@@ -12,6 +12,7 @@ fn place(function: &str, file: &str, line: u32, source: &str) -> Place {
         file: Some(format!("/home/user/{file}")),
         line: Some(line),
         source: Some(source.to_owned()),
+        source_changed: false,
     }
 }
 
@@ -125,7 +126,7 @@ fn a_partial_write_in_a_library_behind_a_tail_call() {
   value  0 -> 1634610535 (0x616e2d67)
   stack
     #0  memcpy in libc.so.6+0x1751d4
-    #1  set_name at s2.c:15 (jumped on at @99)
+    #1  set_name at s2.c:15 (left by a jump at @99)
     #2  main at s2.c:21
   go     backstory gdb --at @100",
     );

@@ -117,8 +117,18 @@ fn caller(f: &mut fmt::Formatter<'_>, hop: &Hop) -> fmt::Result {
 
 fn source(f: &mut fmt::Formatter<'_>, place: &Place) -> fmt::Result {
     match &place.source {
-        Some(text) => writeln!(f, "         {text}"),
-        None => Ok(()),
+        Some(text) => writeln!(f, "         {text}")?,
+        None => return Ok(()),
+    }
+    match &place.file {
+        Some(file) if place.source_changed => {
+            writeln!(
+                f,
+                "         ({} was changed since the recording: the line may be another one)",
+                short(file)
+            )
+        }
+        _ => Ok(()),
     }
 }
 
@@ -157,7 +167,10 @@ fn stack_line(frame: &StackFrame) -> String {
         line.push_str(" (inlined)");
     }
     if let Some(moment) = frame.jumped {
-        line.push_str(&format!(" (jumped on at @{moment})"));
+        line.push_str(&format!(" (left by a jump at @{moment})"));
+    }
+    if let Some(moment) = frame.switched {
+        line.push_str(&format!(" (its stack was switched to at @{moment})"));
     }
     line
 }
