@@ -12,7 +12,7 @@ use trace::{Moments, Trace};
 
 use crate::args::{Check, Info, Ls, Rm};
 use crate::exit::{Class, Classify};
-use crate::{text, traces};
+use crate::{indexing, text, traces};
 
 /// When a recording started, in seconds since 1970, and when its last event was written.
 type Age = (u64, (i64, i64));
@@ -58,7 +58,7 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
 
 /// `backstory info`: what is known of a recording without replaying it.
 pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     traces::say_if_cut(&trace, None);
     let row = describe(&trace);
     let mut out = std::io::stdout().lock();
@@ -86,8 +86,13 @@ pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
 
 /// `backstory rm`
 pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
-    for named in &args.traces {
+    for named in args.traces.iter().chain(&args.option) {
         let dir = traces::find(Some(named))?;
+        // Held until it is gone. Where there can be no lock, nobody builds an index.
+        let lock = trace::is_trace(&dir).then(|| indexing::lock(&dir));
+        if let Some(Ok(None)) = lock {
+            return Err(indexing::busy(&dir));
+        }
         let removed = trace::remove(&dir);
         let class = match &removed {
             Err(trace::DirError::NotATrace { .. }) => Class::Trace,
@@ -100,7 +105,7 @@ pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
 
 /// `backstory check`: one line per violated invariant.
 pub(crate) fn check(args: &Check) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     let violations = trace::check(&trace);
     let mut out = std::io::stdout().lock();
     for violation in &violations {

@@ -38,7 +38,7 @@ impl SqlError {
 
     /// A parameter that nothing gives a value; SQLite would take it for NULL.
     pub(crate) fn unbound(sql: &str, name: &str) -> Self {
-        let message = format!("`{name}` has no value: of parameters, only moments (@123456789) can be given");
+        let message = format!("`{name}` has no value: the only parameters are moments (@123456789)");
         Self { message, sql: sql.to_owned(), offset: sql.find(name), damaged: false, source: None }
     }
 }
