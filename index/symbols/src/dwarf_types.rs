@@ -6,6 +6,8 @@ use std::sync::Arc;
 use gimli::constants::{self as dw, DwTag};
 use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, Operation, UnitOffset};
 
+use crate::value::{Bits, Value, ValueKind};
+
 type Slice = EndianSlice<'static, LittleEndian>;
 type Unit = gimli::Unit<Slice>;
 type Entry = gimli::DebuggingInformationEntry<Slice, usize>;
@@ -34,6 +36,7 @@ pub(crate) struct Member {
     pub(crate) offset: u64,
     pub(crate) ty: Type,
     pub(crate) size: Option<u64>,
+    pub(crate) bits: Option<Bits>,
 }
 
 /// What a type is, as far as walking through it goes.
@@ -124,6 +127,25 @@ impl Types {
         }
     }
 
+    /// What the bytes of a type stand for, where it has no parts but letters.
+    pub(crate) fn value(&self, ty: Type) -> Option<Value> {
+        let (inner, entry) = self.stripped(ty)?;
+        let size = self.size(ty)?;
+        let kind = match (entry.tag, self.shape(ty)) {
+            (dw::DW_TAG_base_type, _) => kind_of(&entry)?,
+            (dw::DW_TAG_enumeration_type, _) => {
+                let underlying = self.type_of(inner.unit, &entry).and_then(|ty| self.value(ty));
+                underlying.map_or(ValueKind::Unsigned, |value| value.kind)
+            }
+            (_, Shape::Pointer(_) | Shape::Reference(_)) => ValueKind::Pointer,
+            (_, Shape::Array(element, _)) if self.value(element)?.kind == ValueKind::Character => {
+                ValueKind::Text
+            }
+            _ => return None,
+        };
+        Some(Value { kind, size, bits: None })
+    }
+
     /// Size in bytes, where it is known.
     pub(crate) fn size(&self, ty: Type) -> Option<u64> {
         let (ty, entry) = self.stripped(ty)?;
@@ -206,7 +228,7 @@ impl Types {
             None => 0,
         };
         let Some(bits) = number(entry, dw::DW_AT_bit_size) else {
-            return Some(Member { offset, ty, size: None });
+            return Some(Member { offset, ty, size: None, bits: None });
         };
         // Counted from the start of the type, or (before DWARF 4) from the upper end of a storage unit.
         let first = number(entry, dw::DW_AT_data_bit_offset).or_else(|| {
@@ -215,7 +237,8 @@ impl Types {
             (offset.checked_add(unit)?.checked_mul(8)?).checked_sub(above.checked_add(bits)?)
         })?;
         let size = (first % 8).checked_add(bits)?.div_ceil(8);
-        Some(Member { offset: first / 8, ty, size: Some(size) })
+        let bits = Some(Bits { first: first % 8, count: bits });
+        Some(Member { offset: first / 8, ty, size: Some(size), bits })
     }
 
     /// The numbers of elements of an array, dimension by dimension.
@@ -329,6 +352,19 @@ impl Types {
         let name = self.dwarf.attr_string(&self.units[unit], value).ok()?;
         Some(name.to_string_lossy().into_owned())
     }
+}
+
+fn kind_of(base: &Entry) -> Option<ValueKind> {
+    let AttributeValue::Encoding(encoding) = base.attr_value(dw::DW_AT_encoding)? else { return None };
+    Some(match encoding {
+        dw::DW_ATE_boolean => ValueKind::Boolean,
+        dw::DW_ATE_float => ValueKind::Float,
+        dw::DW_ATE_signed => ValueKind::Signed,
+        dw::DW_ATE_signed_char => ValueKind::Character,
+        dw::DW_ATE_unsigned | dw::DW_ATE_unsigned_char | dw::DW_ATE_UTF => ValueKind::Unsigned,
+        dw::DW_ATE_address => ValueKind::Pointer,
+        _ => return None,
+    })
 }
 
 fn number(entry: &Entry, attribute: gimli::DwAt) -> Option<u64> {

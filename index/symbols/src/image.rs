@@ -102,6 +102,13 @@ impl Image {
         self.dwarf().map(Dwarf::types)
     }
 
+    /// The same, unless large debug information would have to be opened first.
+    pub(crate) fn quick_types(&self) -> Option<&Types> {
+        let quick =
+            self.dwarf.get().is_some() || Dwarf::loads_quickly(self.debug.as_ref().unwrap_or(&self.bytes));
+        if quick { self.types() } else { None }
+    }
+
     fn dwarf(&self) -> Option<&Dwarf> {
         self.dwarf.get_or_init(|| Dwarf::load(self.debug.as_ref().unwrap_or(&self.bytes))).as_ref()
     }

@@ -13,6 +13,7 @@
 //! - `lookup`: `Symbols`, the questions; `naming`: which symbol a name means
 //! - `expression`: `SYMBOL[+OFFSET]` and parts of variables as people type them
 //! - `dwarf_types`: types in the debug information; `place`: parts of variables by them
+//! - `value`: what bytes say by their type
 //! - `source`: text of source lines
 
 mod bytes;
@@ -28,7 +29,9 @@ mod place;
 mod source;
 mod stubs;
 mod symtab;
+mod value;
 
 pub use expression::{Expression, ParseExpressionError, Part, Step};
 pub use layout::{KeptFile, Layout, MappedFile, Mapping};
 pub use lookup::{Frame, Module, ResolveError, Resolved, Symbols};
+pub use value::{Bits, Value};

@@ -10,7 +10,8 @@ use crate::expression::Expression;
 use crate::image::Image;
 use crate::layout::{KeptFile, Layout, MappedFile, Mapping};
 use crate::source::Sources;
-use crate::symtab::Symbol;
+use crate::symtab::{Kind, Symbol};
+use crate::value::Value;
 
 /// Symbols of all files that a recording mapped. Files are opened when first asked about and stay loaded. Shared freely
 /// between threads.
@@ -62,6 +63,8 @@ pub struct Resolved {
     pub name: String,
     /// The path of the module it is in.
     pub module: PathBuf,
+    /// What its bytes say, where the debug information knows.
+    pub value: Option<Value>,
 }
 
 /// A name that is no address.
@@ -382,8 +385,10 @@ impl Symbols {
 
     /// Where a symbol is, `offset` bytes after its start.
     pub(crate) fn resolved(&self, found: &Found<'_>, offset: i64) -> Resolved {
-        let Found { symbol, file, bias, .. } = found;
+        let Found { symbol, file, bias, image } = found;
+        let types = image.quick_types().filter(|_| offset == 0 && symbol.kind == Kind::Object);
         Resolved {
+            value: types.and_then(|types| types.value(types.of_variable(symbol.addr)?)),
             addr: GuestAddr(symbol.addr.wrapping_add(*bias).wrapping_add_signed(offset)),
             size: symbol.size,
             name: symbol.name().into_owned(),

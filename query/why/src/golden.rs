@@ -22,11 +22,18 @@ fn frame(place: Place) -> StackFrame {
 
 fn number(value: u64, size: usize) -> Option<Bytes> {
     let bytes: Vec<_> = value.to_le_bytes()[..size].iter().copied().map(Some).collect();
-    Bytes::new(&bytes)
+    Bytes::new(&bytes, None)
 }
 
 fn target(name: Option<&str>, size: u64) -> Target {
-    Target { addr: "0x5555555592b0".to_owned(), size, name: name.map(str::to_owned), space: 0, program: None }
+    Target {
+        addr: "0x5555555592b0".to_owned(),
+        size,
+        name: name.map(str::to_owned),
+        space: 0,
+        field: None,
+        program: None,
+    }
 }
 
 fn whole(len: u64) -> Coverage {
@@ -189,7 +196,7 @@ fn nobody_wrote_it() {
         mapped_by: "exec of /bin/true".to_owned(),
         name: "/bin/true".to_owned(),
         file: Some(("/bin/true".to_owned(), 0x3010)),
-        value: Bytes::new(&[Some(1), Some(2), Some(3)]),
+        value: Bytes::new(&[Some(1), Some(2), Some(3)], None),
     };
     let answer =
         Answer { target: target(Some("counter"), 3), before: 9, verdict: Verdict::NeverWritten(origin) };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::answer::{Answer, Bytes, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
+use crate::answer::{Answer, Bytes, Field, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
 
 /// An answer about a recording, which what to type next names; without a name, it is the latest.
 pub(crate) struct Shown<'a> {
@@ -75,6 +75,19 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Resul
         };
         let write = plural(cover.len, "byte");
         writeln!(f, "  write  {write} at {}, which cover only {which} of the target", cover.addr)?;
+    }
+    if let Some(Field { first, count, changed }) = &target.field {
+        let which = if *count == 1 {
+            format!("bit {first}")
+        } else {
+            format!("bits {first} to {}", first + count - 1)
+        };
+        let what = if *changed {
+            "the last write that changed them"
+        } else {
+            "the last write, which did not change them"
+        };
+        writeln!(f, "  field  {which} of the target: {what}")?;
     }
     write!(f, "  value  {} -> {}", shown(hop.old.as_ref()), shown(hop.new.as_ref()))?;
     // A forked space has the target where it was; a moved one shows where it was then.
@@ -184,10 +197,17 @@ fn plural(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// `64 (0x40)`; bytes in memory order where they are no number.
+/// `64 (0x40)`, `-7 (0xfff9)`, `"text" (7465787400)`; bytes in memory order where they are no number.
 fn shown(bytes: Option<&Bytes>) -> String {
     match bytes {
         None => "?".to_owned(),
+        Some(Bytes { typed: Some(typed), number: Some(n), .. }) if *typed != n.to_string() => {
+            match format!("{n:#x}") {
+                raw if raw == *typed => raw,
+                raw => format!("{typed} ({raw})"),
+            }
+        }
+        Some(Bytes { typed: Some(typed), number: None, hex }) => format!("{typed} ({hex})"),
         Some(Bytes { number: Some(n), .. }) if *n < 10 => n.to_string(),
         Some(Bytes { number: Some(n), .. }) => format!("{n} ({n:#x})"),
         Some(Bytes { hex, .. }) => hex.clone(),

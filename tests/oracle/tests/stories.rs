@@ -316,6 +316,43 @@ fn what_changed_since_the_recording_is_said() {
     }
 }
 
+/// Values are shown by their types, bit-fields without their neighbours, and by the write that changed them.
+#[test]
+fn values_are_what_their_types_say() {
+    const SOURCE: &str = "short sh; float flt; double dbl; int *ptr; char text[8]; _Bool on; unsigned wide;\n\
+        volatile struct { unsigned lo : 4, hi : 4; int neg : 6; unsigned idle : 3; } b;\n\
+        static void set_lo(void) { b.lo = 3; }\nstatic void set_hi(void) { b.hi = 12; }\n\
+        int main(void) { sh = -7; flt = 0.5; dbl = 2.5; ptr = 0; ptr = (int *)0x1234; __builtin_memcpy(text, \"abcdefg\", 8);\n\
+        on = 1; wide = -1; b.neg = -3; set_lo(); set_hi(); return 0; }\n";
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("typed.c");
+    fs::write(&source, SOURCE).unwrap();
+    let program = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    record(&trace, &[program]);
+    let story = Story { source, trace, output: String::new(), _scratch: scratch };
+    for (name, value) in [
+        ("sh", "0 -> -7 (0xfff9)"),
+        ("flt", "0.0 (0x0) -> 0.5 (0x3f000000)"),
+        ("dbl", "0.0 (0x0) -> 2.5 (0x4004000000000000)"),
+        ("ptr", "0x0 -> 0x1234"),
+        ("text", "\"\" (0x0) -> \"abcdefg\" (0x67666564636261)"),
+        ("on", "false (0x0) -> true (0x1)"),
+        ("wide", "0 -> 4294967295 (0xffffffff)"),
+        ("b.hi", "0 (0x3) -> 12 (0xc3)"),
+        ("b.neg", "0 -> -3 (0x3d)"),
+    ] {
+        names(&story.text(&[name]), &[&format!("  value  {value}\n")]);
+    }
+    names(
+        &story.text(&["b.lo"]),
+        &["set_lo", "  field  bits 0 to 3 of the target: the last write that changed them", "0 -> 3"],
+    );
+    names(&story.text(&["b.hi"]), &["set_hi", "  field  bits 4 to 7 of the target"]);
+    assert_eq!(story.why(&["sh"])["new"]["typed"], "-7");
+    assert_eq!(story.why(&["b.neg"])["target"]["field"]["count"], 6);
+}
+
 #[test]
 fn every_story_is_told() {
     let mut files: Vec<String> = fs::read_dir(folder())
