@@ -122,7 +122,9 @@ pub enum ResolveError {
         place: String,
     },
     /// An index past the end.
-    #[error("`{place}` has {count} elements: there is none with index {index}")]
+    #[error(
+        "`{place}` has {count} elements: there is none with index {index} (what lies behind it has an address: say `&{place}+BYTES`)"
+    )]
     Outside {
         /// The array.
         place: String,

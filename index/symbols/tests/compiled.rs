@@ -315,7 +315,10 @@ fn parts_of_variables_are_found_by_type() {
         check("*ops.deep[1]", ops, 16 + 8 + 0x1000, 4);
         check("**ops.deep", ops, 16 + 0x1000, 4);
         for (text, error) in [
-            ("u[10]", "`u` has 10 elements: there is none with index 10"),
+            (
+                "u[10]",
+                "`u` has 10 elements: there is none with index 10 (what lies behind it has an address: say `&u+BYTES`)",
+            ),
             ("u[1].fild", "`u[1]` has no member `fild` (there are id, field, next, name)"),
             ("u[1].id.x", "`u[1].id` has no member `x`"),
             ("*u[1].id", "`u[1].id` is no array, and no pointer to something known"),

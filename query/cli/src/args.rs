@@ -188,7 +188,7 @@ pub(crate) struct Query {
     /// Print rows as JSON objects, one array
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
-    /// Print rows as CSV with a header line
+    /// Print rows as CSV with a header line; an empty line between the rows of two statements
     #[arg(long)]
     pub(crate) csv: bool,
     /// The SQL to run, several statements separated by `;`, or a command of the shell

@@ -17,7 +17,7 @@ pub enum Format {
     Table,
     /// One array of objects per statement; blobs as hexadecimal text.
     Json,
-    /// As RFC 4180, with a head; blobs as hexadecimal text.
+    /// As RFC 4180, with a head, an empty line between two statements' rows; blobs as hexadecimal text.
     Csv,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<u64, RenderError> {
     let mut batch = Batch::new(connection, sql);
-    let mut count = 0;
+    let (mut count, mut printed) = (0, false);
     loop {
         let Some(mut statement) = batch.next().map_err(|e| located(sql, e))? else { break };
         bind(sql, &mut statement)?;
@@ -63,6 +63,11 @@ pub(crate) fn run(
             statement.raw_execute().map_err(|e| SqlError::new(sql, 0, e))?;
             continue;
         }
+        if format == Format::Csv && printed {
+            // Another head follows.
+            write!(out, "\r\n")?;
+        }
+        printed = true;
         count += match format {
             Format::Table => table(sql, &mut statement, out)?,
             Format::Json => json(sql, &mut statement, out)?,
@@ -305,6 +310,7 @@ mod tests {
     #[test]
     fn csv_quotes_what_needs_it() {
         check(ROWS, Format::Csv, "n,name,gone\r\n1,a,\r\n200,\"say \"\"hi\"\",\n\",00ff\r\n");
+        check("SELECT 1 AS a; SELECT 2 AS b", Format::Csv, "a\r\n1\r\n\r\nb\r\n2\r\n");
     }
 
     #[test]

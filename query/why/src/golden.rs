@@ -208,4 +208,6 @@ fn nobody_wrote_it() {
   in     /bin/true
   value  010203",
     );
+    let answer = Answer { target: target(Some("counter"), 30), ..answer };
+    assert!(answer.to_string().ends_with("  value  010203.."), "{answer}");
 }

@@ -209,6 +209,9 @@ fn candidate(
         Expression::Symbol { offset, .. } => (*offset == 0, None),
         Expression::Part(part) => (part.offset == 0, (part.offset == 0).then(|| target.name.clone())),
     };
+    if let Some(size) = question.size {
+        all_mapped(database, space, GuestRange::new(target.addr, size), before)?;
+    }
     let known = question.size.or_else(|| (whole && target.size > 0).then_some(target.size.min(MAX_SIZE)));
     let mut range = GuestRange::new(target.addr, known.unwrap_or(1));
     let mut found = history::last_write(database, space, range, before)?;
@@ -231,6 +234,21 @@ fn candidate(
     };
     let (changed, found) = (changer.is_some(), changer.unwrap_or(found));
     Ok(Candidate { space, range, part, value, changed, before, found })
+}
+
+/// Fails with the first address of `range` that is not mapped.
+fn all_mapped(
+    database: &Database,
+    space: SpaceId,
+    range: GuestRange,
+    before: Moment,
+) -> Result<(), WhyError> {
+    let mut addr = range.start;
+    while addr < range.end {
+        let mapping = database.store().mapping_at(space, addr, before)?;
+        addr = mapping.ok_or(WhyError::Unmapped { addr, moment: before })?.range.end;
+    }
+    Ok(())
 }
 
 /// The last of the writes of a bit-field's bytes, from `found` back, that changed its bits.

@@ -32,7 +32,7 @@ impl fmt::Display for Shown<'_> {
                 written(f, hop, target)?;
                 next(f, hop, self.trace)
             }
-            Verdict::NeverWritten(origin) => never_written(f, origin),
+            Verdict::NeverWritten(origin) => never_written(f, origin, target.size),
         }
     }
 }
@@ -145,7 +145,7 @@ fn source(f: &mut fmt::Formatter<'_>, place: &Place) -> fmt::Result {
     }
 }
 
-fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin) -> fmt::Result {
+fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin, size: u64) -> fmt::Result {
     writeln!(f, ": never written since it was mapped at @{} by {}", origin.mapped_at, origin.mapped_by)?;
     match &origin.file {
         Some((path, offset)) => writeln!(f, "  from   {path} offset {offset:#x}")?,
@@ -154,7 +154,8 @@ fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin) -> fmt::Result {
     if !origin.name.is_empty() {
         writeln!(f, "  in     {}", origin.name)?;
     }
-    write!(f, "  value  {}", shown(origin.value.as_ref()))
+    let part = origin.value.as_ref().is_some_and(|value| (value.hex.len() as u64) < size * 2);
+    write!(f, "  value  {}{}", shown(origin.value.as_ref()), if part { ".." } else { "" })
 }
 
 /// `fill_metric at s1.c:16`, or the module where there is no source.

@@ -164,6 +164,20 @@ fn warnings_are_lines_of_backstory() {
 }
 
 #[test]
+fn info_names_the_signal_that_killed() {
+    let scratch = tempfile::tempdir().unwrap();
+    for (name, script, ended) in [
+        ("a", "kill -SEGV $$", "killed by signal 11 (SIGSEGV) after"),
+        ("b", "exit 139", "exit status 139 after"),
+    ] {
+        let trace = scratch.path().join(name);
+        record(&trace, &["sh", "-c", script]);
+        let info = done(backstory(["info", "-t"]).arg(&trace));
+        assert!(info.contains(ended), "{info}");
+    }
+}
+
+#[test]
 fn what_is_being_indexed_is_not_removed() {
     let scratch = tempfile::tempdir().unwrap();
     let trace = scratch.path().join("trace");
