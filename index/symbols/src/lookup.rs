@@ -142,11 +142,18 @@ pub enum ResolveError {
         addr: GuestAddr,
     },
     /// A variable of one thread: it has no one address.
-    #[error("`{name}` is thread-local: it has an address per thread, give the address")]
+    #[error("`{name}` is thread-local: it has an address per thread, give the address{}", thread_hint(*.below))]
     ThreadLocal {
         /// What was asked.
         name: String,
+        /// How far below the thread pointer it lies, where that is fixed.
+        below: Option<u64>,
     },
+}
+
+fn thread_hint(below: Option<u64>) -> String {
+    below
+        .map_or_else(String::new, |below| format!(" (in gdb, in that thread: `print/x $fs_base-{below:#x}`)"))
 }
 
 fn hint(similar: &[String]) -> String {

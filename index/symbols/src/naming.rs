@@ -31,11 +31,14 @@ impl Symbols {
     ) -> Result<Found<'_>, ResolveError> {
         let modules = self.modules(space, moment);
         for look in LOOKS {
-            let mut local = false;
-            for &(image, file, bias) in &modules {
+            let mut local = None;
+            for (number, &(image, file, bias)) in modules.iter().enumerate() {
                 let symbols = look(image, name).into_iter();
                 let (locals, fixed): (Vec<_>, Vec<_>) = symbols.partition(|s| s.kind == Kind::ThreadLocal);
-                local |= !locals.is_empty();
+                // The program's own block is the one right below the thread pointer.
+                let below =
+                    |symbol: &Symbol<'_>| image.below_thread_pointer(symbol.addr).filter(|_| number == 0);
+                local = local.or_else(|| locals.first().map(below));
                 let found: Vec<_> =
                     fixed.into_iter().map(|symbol| Found { image, symbol, file, bias }).collect();
                 match found[..] {
@@ -44,8 +47,8 @@ impl Symbols {
                     [..] => return Err(ambiguous(name, &found)),
                 }
             }
-            if local {
-                return Err(ResolveError::ThreadLocal { name: name.to_owned() });
+            if let Some(below) = local {
+                return Err(ResolveError::ThreadLocal { name: name.to_owned(), below });
             }
         }
         let mut similar: Vec<String> =
