@@ -200,9 +200,9 @@ pub(crate) struct Query {
 #[derive(Args, Debug)]
 #[command(after_help = format!("{MOMENTS}\n\nParts of variables are found by the types in the debug information, and pointers followed as \
      they were just before the moment. The last part of a qualified name (G for t::G) is enough where only one ends so; where several \
-     have the same name, so do its source file or function (b.c:state, run::calls). Local and thread-local variables have no name here: \
+     have one name, put the source file or the function before it (b.c:state, run::calls). Local and thread-local variables have no name here: \
      `print &NAME` in `backstory gdb --at MOMENT` gives a local one's address, to ask about with `--at` the same moment; what a \
-     container or smart pointer holds has its address there, too. Quote what the shell would take for itself: '*p', 'p->field', \
+     container or smart pointer holds is asked about by address, too. Quote what the shell would take for itself: '*p', 'p->field', \
      'u[7]'."))]
 pub(crate) struct Why {
     #[command(flatten)]
@@ -312,8 +312,8 @@ pub(crate) struct Check {
 
 /// What the lines of `backstory dump` mean.
 pub(crate) const DUMP: &str = "\
-One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment, there once a replay has learned it, is that \
-after the event: a system call has the next number there, and its instruction's own one, at which it is about to run, everywhere else. STOP is \
+One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. It is that \
+after the event: a system call has one more there than everywhere else, where its moment is when its instruction is about to run. STOP is \
 what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`), `fault`, `point` \
 (an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), `int 0x80` (one of the \
 32-bit table), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
