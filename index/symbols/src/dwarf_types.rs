@@ -6,6 +6,8 @@ use std::sync::Arc;
 use gimli::constants::{self as dw, DwTag};
 use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, Operation, UnitOffset};
 
+use crate::value::{Bits, Value, ValueKind};
+
 type Slice = EndianSlice<'static, LittleEndian>;
 type Unit = gimli::Unit<Slice>;
 type Entry = gimli::DebuggingInformationEntry<Slice, usize>;
@@ -34,6 +36,7 @@ pub(crate) struct Member {
     pub(crate) offset: u64,
     pub(crate) ty: Type,
     pub(crate) size: Option<u64>,
+    pub(crate) bits: Option<Bits>,
 }
 
 /// What a type is, as far as walking through it goes.
@@ -68,6 +71,40 @@ impl Types {
         })
     }
 
+    /// The function whose static variable lies at a link-time address.
+    pub(crate) fn function_of(&self, addr: u64) -> Option<String> {
+        (0..self.units.len()).find_map(|unit| {
+            let mut functions: Vec<Entry> = Vec::new();
+            let mut entries = self.units[unit].entries();
+            while let Ok(Some(entry)) = entries.next_dfs() {
+                functions.truncate(functions.iter().take_while(|f| f.depth < entry.depth).count());
+                match entry.tag {
+                    dw::DW_TAG_subprogram => functions.push(entry.clone()),
+                    dw::DW_TAG_variable if self.is_at(unit, entry, addr) => {
+                        return functions.last().and_then(|f| self.own_name(unit, f));
+                    }
+                    _ => {}
+                }
+            }
+            None
+        })
+    }
+
+    /// An entry's name, or that of the declaration it completes.
+    fn own_name(&self, unit: usize, entry: &Entry) -> Option<String> {
+        self.name(unit, entry).or_else(|| {
+            let (unit, at) = self.declaration(unit, entry)?;
+            self.name(unit, &self.entry(unit, at)?)
+        })
+    }
+
+    /// What an entry completes.
+    fn declaration(&self, unit: usize, entry: &Entry) -> Option<(usize, UnitOffset)> {
+        let other = [dw::DW_AT_specification, dw::DW_AT_abstract_origin];
+        let value = other.into_iter().find_map(|attribute| entry.attr_value(attribute))?;
+        self.reference(unit, value)
+    }
+
     /// What a type is, typedefs and qualifiers aside.
     pub(crate) fn shape(&self, ty: Type) -> Shape {
         let Some((ty, entry)) = self.stripped(ty) else { return Shape::Other };
@@ -88,6 +125,25 @@ impl Types {
             }
             _ => Shape::Other,
         }
+    }
+
+    /// What the bytes of a type stand for, where it has no parts but letters.
+    pub(crate) fn value(&self, ty: Type) -> Option<Value> {
+        let (inner, entry) = self.stripped(ty)?;
+        let size = self.size(ty)?;
+        let kind = match (entry.tag, self.shape(ty)) {
+            (dw::DW_TAG_base_type, _) => kind_of(&entry)?,
+            (dw::DW_TAG_enumeration_type, _) => {
+                let underlying = self.type_of(inner.unit, &entry).and_then(|ty| self.value(ty));
+                underlying.map_or(ValueKind::Unsigned, |value| value.kind)
+            }
+            (_, Shape::Pointer(_) | Shape::Reference(_)) => ValueKind::Pointer,
+            (_, Shape::Array(element, _)) if self.value(element)?.kind == ValueKind::Character => {
+                ValueKind::Text
+            }
+            _ => return None,
+        };
+        Some(Value { kind, size, bits: None })
     }
 
     /// Size in bytes, where it is known.
@@ -172,7 +228,7 @@ impl Types {
             None => 0,
         };
         let Some(bits) = number(entry, dw::DW_AT_bit_size) else {
-            return Some(Member { offset, ty, size: None });
+            return Some(Member { offset, ty, size: None, bits: None });
         };
         // Counted from the start of the type, or (before DWARF 4) from the upper end of a storage unit.
         let first = number(entry, dw::DW_AT_data_bit_offset).or_else(|| {
@@ -181,7 +237,8 @@ impl Types {
             (offset.checked_add(unit)?.checked_mul(8)?).checked_sub(above.checked_add(bits)?)
         })?;
         let size = (first % 8).checked_add(bits)?.div_ceil(8);
-        Some(Member { offset: first / 8, ty, size: Some(size) })
+        let bits = Some(Bits { first: first % 8, count: bits });
+        Some(Member { offset: first / 8, ty, size: Some(size), bits })
     }
 
     /// The numbers of elements of an array, dimension by dimension.
@@ -265,9 +322,7 @@ impl Types {
                 let (unit, at) = self.reference(entry.0, value)?;
                 return Some(Type { unit, at, indexed: 0 });
             }
-            let other = [dw::DW_AT_specification, dw::DW_AT_abstract_origin];
-            let value = other.into_iter().find_map(|attribute| entry.1.attr_value(attribute))?;
-            let (unit, at) = self.reference(entry.0, value)?;
+            let (unit, at) = self.declaration(entry.0, &entry.1)?;
             entry = (unit, self.entry(unit, at)?);
         }
         None
@@ -297,6 +352,19 @@ impl Types {
         let name = self.dwarf.attr_string(&self.units[unit], value).ok()?;
         Some(name.to_string_lossy().into_owned())
     }
+}
+
+fn kind_of(base: &Entry) -> Option<ValueKind> {
+    let AttributeValue::Encoding(encoding) = base.attr_value(dw::DW_AT_encoding)? else { return None };
+    Some(match encoding {
+        dw::DW_ATE_boolean => ValueKind::Boolean,
+        dw::DW_ATE_float => ValueKind::Float,
+        dw::DW_ATE_signed => ValueKind::Signed,
+        dw::DW_ATE_signed_char => ValueKind::Character,
+        dw::DW_ATE_unsigned | dw::DW_ATE_unsigned_char | dw::DW_ATE_UTF => ValueKind::Unsigned,
+        dw::DW_ATE_address => ValueKind::Pointer,
+        _ => return None,
+    })
 }
 
 fn number(entry: &Entry, attribute: gimli::DwAt) -> Option<u64> {

@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use guest::GuestAddr;
 
+use crate::symtab::untagged;
+
 /// What a user names in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expression {
@@ -74,7 +76,7 @@ impl FromStr for Expression {
     /// `0x7fff1234`, `4096`, `ops`, `ops+0x200`, `ops-8`, `&ops`, `ops.draw`, `u[7].field`, `*p`, `p->field+4`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        let text = text.strip_prefix('&').unwrap_or(text).trim_start();
+        let text = &*untagged(text.strip_prefix('&').unwrap_or(text).trim_start());
         if text.is_empty() {
             return Err(ParseExpressionError::Empty);
         }
@@ -104,6 +106,7 @@ fn split_steps(text: &str) -> Option<(&str, Vec<Step>)> {
     if text.contains("operator") {
         return None;
     }
+    let scope = scope_end(text);
     let mut depth = 0;
     let ends = |(at, c): (usize, char)| {
         let arrow = text[at..].starts_with("->");
@@ -112,7 +115,7 @@ fn split_steps(text: &str) -> Option<(&str, Vec<Step>)> {
             '>' | ')' | '}' => depth -= 1,
             _ => {}
         }
-        (at > 0 && depth == 0 && (c == '.' || c == '[' || arrow)).then_some(at)
+        (at > scope && depth == 0 && (c == '.' || c == '[' || arrow)).then_some(at)
     };
     let at = text.char_indices().find_map(ends).unwrap_or(text.len());
     let (name, mut rest) = (text[..at].trim_end(), text[at..].trim_start());
@@ -123,6 +126,21 @@ fn split_steps(text: &str) -> Option<(&str, Vec<Step>)> {
         rest = after.trim_start();
     }
     Some((name, steps))
+}
+
+/// Where a name begins after what qualifies it: a namespace, a function or a source file (`b.c:state`, `'b.c'::state`).
+fn scope_end(text: &str) -> usize {
+    let mut depth = 0;
+    let colons = text.char_indices().filter(|&(at, c)| {
+        match c {
+            '<' | '(' | '{' | '[' => depth += 1,
+            '>' if text[..at].ends_with('-') => {}
+            '>' | ')' | '}' | ']' => depth -= 1,
+            _ => {}
+        }
+        c == ':' && depth == 0
+    });
+    colons.last().map_or(0, |(at, _)| at + 1)
 }
 
 /// The step that `text` begins with, and the rest.
@@ -214,7 +232,10 @@ mod tests {
         check("p->next->id-4", part("p->next->id", "p", &[">next", ">id"], 0, -4));
         check("* *p", part("p", "p", &[], 2, 0));
         check("t::G<a.b>.0", part("t::G<a.b>.0", "t::G<a.b>", &[".0"], 0, 0));
-        check("name[abi:cxx11]", symbol("name[abi:cxx11]", 0));
+        check("name[abi:cxx11]", symbol("name", 0));
+        check("n::s[abi:cxx11].a", part("n::s.a", "n::s", &[".a"], 0, 0));
+        check("b.c:state", symbol("b.c:state", 0));
+        check("'b.c'::state[2].on", part("'b.c'::state[2].on", "'b.c'::state", &["2", ".on"], 0, 0));
         check("u[x]", symbol("u[x]", 0));
         check("*", Err("no address or symbol given"));
         check("", Err("no address or symbol given"));

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use guest::{PAGE_SIZE, Prot};
-use object::{Object, ObjectSegment, SegmentFlags};
+use object::read::elf::ProgramHeader;
+use object::{Object, ObjectSegment, SegmentFlags, elf};
 
 use crate::bytes::Bytes;
 use crate::debug_file;
@@ -75,6 +76,15 @@ impl Image {
         Some((start & !(PAGE_SIZE - 1), end))
     }
 
+    /// How far below the thread pointer the program has a variable that lies at `offset` in its thread-local block.
+    pub(crate) fn below_thread_pointer(&self, offset: u64) -> Option<u64> {
+        let object::File::Elf64(file) = object::File::parse(&*self.bytes).ok()? else { return None };
+        let endian = file.endian();
+        let block = file.elf_program_headers().iter().find(|header| header.p_type(endian) == elf::PT_TLS)?;
+        let size = block.p_memsz(endian).checked_next_multiple_of(block.p_align(endian).max(1))?;
+        size.checked_sub(offset)
+    }
+
     /// Its symbols and those of its debug file.
     pub(crate) fn symbols(&self) -> &SymbolTable {
         self.symbols.get_or_init(|| SymbolTable::load(std::iter::once(&self.bytes).chain(&self.debug)))
@@ -100,6 +110,13 @@ impl Image {
     /// The types in its debug information.
     pub(crate) fn types(&self) -> Option<&Types> {
         self.dwarf().map(Dwarf::types)
+    }
+
+    /// The same, unless large debug information would have to be opened first.
+    pub(crate) fn quick_types(&self) -> Option<&Types> {
+        let quick =
+            self.dwarf.get().is_some() || Dwarf::loads_quickly(self.debug.as_ref().unwrap_or(&self.bytes));
+        if quick { self.types() } else { None }
     }
 
     fn dwarf(&self) -> Option<&Dwarf> {

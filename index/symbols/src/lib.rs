@@ -10,9 +10,10 @@
 //! - `symtab`: symbols by address and by name
 //! - `stubs`: what a linkage stub jumps to
 //! - `debug_file`: where separate debug information lies
-//! - `lookup`: `Symbols`, the questions
+//! - `lookup`: `Symbols`, the questions; `naming`: which symbol a name means
 //! - `expression`: `SYMBOL[+OFFSET]` and parts of variables as people type them
 //! - `dwarf_types`: types in the debug information; `place`: parts of variables by them
+//! - `value`: what bytes say by their type
 //! - `source`: text of source lines
 
 mod bytes;
@@ -23,11 +24,14 @@ mod expression;
 mod image;
 mod layout;
 mod lookup;
+mod naming;
 mod place;
 mod source;
 mod stubs;
 mod symtab;
+mod value;
 
 pub use expression::{Expression, ParseExpressionError, Part, Step};
 pub use layout::{KeptFile, Layout, MappedFile, Mapping};
 pub use lookup::{Frame, Module, ResolveError, Resolved, Symbols};
+pub use value::{Bits, Value};

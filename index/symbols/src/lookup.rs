@@ -11,6 +11,7 @@ use crate::image::Image;
 use crate::layout::{KeptFile, Layout, MappedFile, Mapping};
 use crate::source::Sources;
 use crate::symtab::{Kind, Symbol};
+use crate::value::Value;
 
 /// Symbols of all files that a recording mapped. Files are opened when first asked about and stay loaded. Shared freely
 /// between threads.
@@ -62,13 +63,18 @@ pub struct Resolved {
     pub name: String,
     /// The path of the module it is in.
     pub module: PathBuf,
+    /// What its bytes say, where the debug information knows.
+    pub value: Option<Value>,
 }
 
 /// A name that is no address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// No file mapped then has it.
-    #[error("no symbol `{name}` in the files mapped in space {space} at {moment}{}", hint(.similar))]
+    #[error(
+        "no symbol `{name}` in the files mapped in space {space} at {moment}{}; if it is a local variable, ask about its address: \
+         `print &{name}` in gdb tells it while its function runs", hint(.similar)
+    )]
     NotFound {
         /// What was asked.
         name: String,
@@ -116,7 +122,9 @@ pub enum ResolveError {
         place: String,
     },
     /// An index past the end.
-    #[error("`{place}` has {count} elements: there is none with index {index}")]
+    #[error(
+        "`{place}` has {count} elements: there is none with index {index} (what lies behind it has an address: say `&{place}+BYTES`)"
+    )]
     Outside {
         /// The array.
         place: String,
@@ -134,11 +142,18 @@ pub enum ResolveError {
         addr: GuestAddr,
     },
     /// A variable of one thread: it has no one address.
-    #[error("`{name}` is thread-local: it has an address per thread, give the address")]
+    #[error("`{name}` is thread-local: it has an address per thread, give the address{}", thread_hint(*.below))]
     ThreadLocal {
         /// What was asked.
         name: String,
+        /// How far below the thread pointer it lies, where that is fixed.
+        below: Option<u64>,
     },
+}
+
+fn thread_hint(below: Option<u64>) -> String {
+    below
+        .map_or_else(String::new, |below| format!(" (in gdb, in that thread: `print/x $fs_base-{below:#x}`)"))
 }
 
 fn hint(similar: &[String]) -> String {
@@ -146,11 +161,12 @@ fn hint(similar: &[String]) -> String {
 }
 
 /// A symbol, in a file that is mapped.
+#[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
     pub(crate) image: &'a Image,
     pub(crate) symbol: Symbol<'a>,
-    file: FileId,
-    bias: u64,
+    pub(crate) file: FileId,
+    pub(crate) bias: u64,
 }
 
 /// A pc in a file.
@@ -366,60 +382,22 @@ impl Symbols {
         }
     }
 
-    /// The symbol that people call `name`: by its whole name, else the one variable, else the one function, whose qualified name
-    /// ends so.
-    pub(crate) fn find_symbol(
-        &self,
-        space: SpaceId,
-        moment: Moment,
-        name: &str,
-    ) -> Result<Found<'_>, ResolveError> {
-        let modules = self.modules(space, moment);
-        let named = modules.iter().filter_map(|&(image, file, bias)| {
-            Some(Found { image, file, bias, symbol: image.symbols().named(name)? })
-        });
-        let thread_local = || Err(ResolveError::ThreadLocal { name: name.to_owned() });
-        let (local, mut fixed): (Vec<_>, Vec<_>) =
-            named.partition(|found| found.symbol.kind == Kind::ThreadLocal);
-        if !fixed.is_empty() {
-            return Ok(fixed.swap_remove(0));
-        }
-        if !local.is_empty() {
-            return thread_local();
-        }
-        let kinds: [fn(Kind) -> bool; 2] =
-            [|kind| matches!(kind, Kind::Object | Kind::ThreadLocal), |kind| kind == Kind::Function];
-        for kind in kinds {
-            for &(image, file, bias) in &modules {
-                match image.symbols().ending(name, kind)[..] {
-                    [] => {}
-                    [symbol] if symbol.kind == Kind::ThreadLocal => return thread_local(),
-                    [symbol] => return Ok(Found { image, file, bias, symbol }),
-                    ref several => {
-                        let mut candidates: Vec<String> =
-                            several.iter().map(|symbol| symbol.name().into_owned()).collect();
-                        candidates.sort();
-                        candidates.dedup();
-                        return Err(ResolveError::Ambiguous { name: name.to_owned(), candidates });
-                    }
-                }
-            }
-        }
-        let mut similar: Vec<String> =
-            modules.iter().flat_map(|(image, _, _)| image.symbols().similar(name, 5)).take(5).collect();
-        similar.dedup();
-        Err(ResolveError::NotFound { name: name.to_owned(), space, moment, similar })
-    }
-
     /// Text of a source line, where the file is on this machine.
     pub fn source_line(&self, file: &Path, line: u32) -> Option<String> {
         self.sources.line(file, line)
     }
 
+    /// When a source file on this machine was last changed, in seconds since 1970.
+    pub fn source_changed(&self, file: &Path) -> Option<u64> {
+        Sources::changed(file)
+    }
+
     /// Where a symbol is, `offset` bytes after its start.
     pub(crate) fn resolved(&self, found: &Found<'_>, offset: i64) -> Resolved {
-        let Found { symbol, file, bias, .. } = found;
+        let Found { symbol, file, bias, image } = found;
+        let types = image.quick_types().filter(|_| offset == 0 && symbol.kind == Kind::Object);
         Resolved {
+            value: types.and_then(|types| types.value(types.of_variable(symbol.addr)?)),
             addr: GuestAddr(symbol.addr.wrapping_add(*bias).wrapping_add_signed(offset)),
             size: symbol.size,
             name: symbol.name().into_owned(),
@@ -436,7 +414,7 @@ impl Symbols {
     }
 
     /// The ELF files mapped in `space` at `moment`, in the order they came, each with its load bias.
-    fn modules(&self, space: SpaceId, moment: Moment) -> Vec<(&Image, FileId, u64)> {
+    pub(crate) fn modules(&self, space: SpaceId, moment: Moment) -> Vec<(&Image, FileId, u64)> {
         let mut mappings: Vec<&Mapping> =
             self.layout.in_space(space, moment).filter(|m| m.file.is_some()).collect();
         mappings.sort_by_key(|m| (m.from, m.range.start));

@@ -5,7 +5,8 @@ use guest::{GuestAddr, Moment, SpaceId};
 
 use crate::dwarf_types::{Member, Shape, Type, Types};
 use crate::expression::{Part, Step};
-use crate::lookup::{ResolveError, Resolved, Symbols};
+use crate::lookup::{Found, ResolveError, Resolved, Symbols};
+use crate::value::{Bits, Value};
 
 /// Where the walk along an expression has come to.
 struct Here<'a> {
@@ -14,6 +15,8 @@ struct Here<'a> {
     ty: Type,
     /// Size in bytes, where the type does not say.
     size: Option<u64>,
+    /// Which bits, of a bit-field.
+    bits: Option<Bits>,
     /// The expression so far.
     text: String,
     pointer: &'a mut dyn FnMut(GuestAddr) -> Option<GuestAddr>,
@@ -28,13 +31,13 @@ impl Symbols {
         part: &Part,
         pointer: &mut dyn FnMut(GuestAddr) -> Option<GuestAddr>,
     ) -> Result<Resolved, ResolveError> {
-        let found = self.find_symbol(space, moment, &part.name)?;
+        let (found, name, steps) = self.find_variable(space, moment, part)?;
         let types = found.image.types();
         let typed = types.and_then(|types| Some((types, types.of_variable(found.symbol.addr)?)));
-        let Some((types, ty)) = typed else { return Err(ResolveError::Untyped { name: part.name.clone() }) };
+        let Some((types, ty)) = typed else { return Err(ResolveError::Untyped { name }) };
         let whole = self.resolved(&found, 0);
-        let mut here = Here { types, addr: whole.addr, ty, size: None, text: part.name.clone(), pointer };
-        for step in &part.steps {
+        let mut here = Here { types, addr: whole.addr, ty, size: None, bits: None, text: name, pointer };
+        for step in steps {
             here.step(step)?;
         }
         for _ in 0..part.stars {
@@ -43,7 +46,31 @@ impl Symbols {
         }
         let addr = here.addr.wrapping_add(part.offset as u64);
         let size = here.size.or_else(|| types.size(here.ty)).unwrap_or(0);
-        Ok(Resolved { addr, size, name: here.text, module: whole.module })
+        let value = types.value(here.ty).filter(|_| part.offset == 0);
+        let value = value.map(|value| match here.bits {
+            Some(_) => Value { size, bits: here.bits, ..value },
+            None => value,
+        });
+        Ok(Resolved { addr, size, name: here.text, module: whole.module, value })
+    }
+}
+
+impl Symbols {
+    /// The variable that an expression is about, its name and the steps from it: names of some languages (`main.table`) look
+    /// like steps.
+    fn find_variable<'p>(
+        &self,
+        space: SpaceId,
+        moment: Moment,
+        part: &'p Part,
+    ) -> Result<(Found<'_>, String, &'p [Step]), ResolveError> {
+        if let [Step::Member(member), rest @ ..] = &part.steps[..] {
+            let name = format!("{}.{member}", part.name);
+            if let Ok(found) = self.find_symbol(space, moment, &name) {
+                return Ok((found, name, rest));
+            }
+        }
+        Ok((self.find_symbol(space, moment, &part.name)?, part.name.clone(), &part.steps))
     }
 }
 
@@ -70,11 +97,11 @@ impl Here<'_> {
         if let Shape::Reference(target) = self.types.shape(self.ty) {
             self.follow(target)?;
         }
-        let Some(Member { offset, ty, size }) = self.types.member(self.ty, name) else {
+        let Some(Member { offset, ty, size, bits }) = self.types.member(self.ty, name) else {
             let (place, members) = (self.text.clone(), self.types.members(self.ty));
             return Err(ResolveError::NoMember { place, name: name.to_owned(), members });
         };
-        (self.addr, self.ty, self.size) = (self.addr.wrapping_add(offset), ty, size);
+        (self.addr, self.ty, self.size, self.bits) = (self.addr.wrapping_add(offset), ty, size, bits);
         self.text.push_str(&format!("{by}{name}"));
         Ok(())
     }
@@ -103,7 +130,8 @@ impl Here<'_> {
         if matches!(self.types.shape(self.ty), Shape::Pointer(_)) {
             self.follow(element)?;
         }
-        (self.addr, self.ty, self.size) = (self.addr.wrapping_add(size.wrapping_mul(index)), element, None);
+        (self.addr, self.ty, self.size, self.bits) =
+            (self.addr.wrapping_add(size.wrapping_mul(index)), element, None, None);
         Ok(())
     }
 
@@ -111,7 +139,7 @@ impl Here<'_> {
     fn follow(&mut self, target: Type) -> Result<(), ResolveError> {
         let addr = (self.pointer)(self.addr);
         let addr = addr.ok_or_else(|| ResolveError::Unknown { place: self.text.clone(), addr: self.addr })?;
-        (self.addr, self.ty, self.size) = (addr, target, None);
+        (self.addr, self.ty, self.size, self.bits) = (addr, target, None, None);
         Ok(())
     }
 }

@@ -18,6 +18,12 @@ struct SourceFile {
 }
 
 impl Sources {
+    /// When the file at `path` was last changed, in seconds since 1970.
+    pub(crate) fn changed(path: &Path) -> Option<u64> {
+        let changed = std::fs::metadata(path).ok()?.modified().ok()?;
+        changed.duration_since(std::time::UNIX_EPOCH).ok().map(|time| time.as_secs())
+    }
+
     /// Line `line` (from 1) of the file at `path`, without its line end; `None` where there is no such file or line.
     pub(crate) fn line(&self, path: &Path, line: u32) -> Option<String> {
         let mut files = self.files.lock().ok()?;

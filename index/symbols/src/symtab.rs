@@ -32,6 +32,8 @@ pub(crate) struct Symbol<'a> {
     pub(crate) kind: Kind,
     /// Visible outside its file.
     global: bool,
+    /// The source file that a local symbol comes from, as the compiler was told it, without its folder.
+    pub(crate) file: Option<&'a str>,
     /// As in the table, without a version.
     pub(crate) raw: &'a str,
 }
@@ -59,6 +61,8 @@ struct Entry {
     end: u64,
     /// Offset of its name in `SymbolTable::names[table]`.
     name: u32,
+    /// The same for the name of its source file, 0 where it has none.
+    file: u32,
     table: u8,
     kind: Kind,
     global: bool,
@@ -137,8 +141,13 @@ impl SymbolTable {
         let Some(names) = strings.and_then(|(offset, len)| bytes.part(offset, len)) else { return };
         let number = self.names.len() as u8;
         self.names.push(names);
+        // A table's local symbols come after the symbol of the source file they are from.
+        let mut source = 0;
         for (index, symbol) in symbols.enumerate() {
             let name = symbol.st_name(endian);
+            if symbol.st_type() == elf::STT_FILE {
+                source = name;
+            }
             let Some(kind) = kind_of(symbol.st_type()).filter(|_| name != 0) else { continue };
             let Ok(Some(lies_in)) = symbols.symbol_section(endian, symbol, index) else { continue };
             let (addr, size) = (symbol.st_value(endian), symbol.st_size(endian));
@@ -148,17 +157,24 @@ impl SymbolTable {
             };
             let Some(end) = end else { continue };
             let global = !symbol.is_local();
-            self.entries.push(Entry { addr, size, end, name, table: number, kind, global });
+            let file = if global { 0 } else { source };
+            self.entries.push(Entry { addr, size, end, name, file, table: number, kind, global });
         }
     }
 
     fn symbol(&self, entry: &Entry) -> Symbol<'_> {
-        let names = self.names.get(usize::from(entry.table)).map_or(&[][..], |names| &**names);
-        let rest = names.get(entry.name as usize..).unwrap_or_default();
-        let end = rest.iter().position(|&byte| byte == 0 || byte == b'@').unwrap_or(0);
-        let raw = std::str::from_utf8(&rest[..end]).unwrap_or_default();
+        let raw = self.text(entry.table, entry.name).split('@').next().unwrap_or_default();
+        let file = (entry.file != 0).then(|| self.text(entry.table, entry.file));
         let Entry { addr, size, kind, global, .. } = *entry;
-        Symbol { addr, size, kind, global, raw }
+        Symbol { addr, size, kind, global, file, raw }
+    }
+
+    /// The text at an offset of a string table.
+    fn text(&self, table: u8, at: u32) -> &str {
+        let names = self.names.get(usize::from(table)).map_or(&[][..], |names| &**names);
+        let rest = names.get(at as usize..).unwrap_or_default();
+        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(0);
+        std::str::from_utf8(&rest[..end]).unwrap_or_default()
     }
 
     /// All symbols that have a name, by address.
@@ -200,23 +216,55 @@ impl SymbolTable {
         best
     }
 
-    /// The symbol called `name`: as in the table, else demangled (with or without its argument list).
-    pub(crate) fn named(&self, name: &str) -> Option<Symbol<'_>> {
-        let exact = self.all().filter(|s| s.raw == name);
-        exact.min_by_key(Symbol::rank).or_else(|| self.numbered(name)).or_else(|| {
-            let last = name.rsplit("::").next().unwrap_or(name);
-            let mangled = self.all().filter(|s| s.raw.starts_with('_') && s.raw.contains(last));
-            mangled.filter(|s| matches(&s.name(), name)).min_by_key(Symbol::rank)
-        })
+    /// The symbols called `name`, one for each place: as in the table, else static variables of functions, else demangled (with or
+    /// without argument lists). Variables before functions, of which versions and copies are taken for one.
+    pub(crate) fn named(&self, name: &str) -> Vec<Symbol<'_>> {
+        let mut found: Vec<Symbol<'_>> = self.all().filter(|s| s.raw == name).collect();
+        if found.is_empty() {
+            found = self.all().filter(|s| s.kind == Kind::Object && is_numbered(s.raw, name)).collect();
+        }
+        if found.is_empty() {
+            found = self.mangled(name).filter(|s| matches(&s.name(), name)).collect();
+        }
+        let is_variable = |s: &Symbol<'_>| matches!(s.kind, Kind::Object | Kind::ThreadLocal);
+        if found.iter().any(is_variable) {
+            found.retain(is_variable);
+            found.dedup_by_key(|symbol| symbol.addr);
+            return found;
+        }
+        found.into_iter().min_by_key(Symbol::rank).into_iter().collect()
     }
 
-    /// The symbols of a kind whose qualified names end in `name` (`G` for `t::G`), one for each place.
+    /// The symbols of a kind whose qualified names end in `name` (`G` for `t::G`, `total` for `main.total`), one for each place.
     pub(crate) fn ending<'a>(&'a self, name: &str, wanted: impl Fn(Kind) -> bool) -> Vec<Symbol<'a>> {
-        let last = name.rsplit("::").next().unwrap_or(name);
-        let mangled = self.all().filter(|s| s.raw.starts_with('_') && s.raw.contains(last) && wanted(s.kind));
-        let mut found: Vec<Symbol<'_>> = mangled.filter(|s| ends_in(&s.name(), name)).collect();
+        let of_package = |s: &Symbol<'_>| {
+            s.raw.strip_suffix(name).is_some_and(|rest| rest.ends_with('.') && !s.raw.starts_with('_'))
+        };
+        let mut found: Vec<Symbol<'_>> = self.mangled(name).filter(|s| ends_in(&s.name(), name)).collect();
+        if found.iter().all(|s| !wanted(s.kind)) {
+            found = self.all().filter(of_package).collect();
+        }
+        found.retain(|symbol| wanted(symbol.kind));
         found.dedup_by_key(|symbol| symbol.addr);
         found
+    }
+
+    /// The variables called `name`, static ones of functions included, whatever they are qualified with.
+    pub(crate) fn variables(&self, name: &str) -> Vec<Symbol<'_>> {
+        let wanted = |s: &Symbol<'_>| {
+            s.raw == name
+                || is_numbered(s.raw, name)
+                || s.raw.starts_with('_') && s.raw.contains(name) && last_part(&s.name()) == name
+        };
+        let mut found: Vec<_> = self.all().filter(|s| s.kind == Kind::Object && wanted(s)).collect();
+        found.dedup_by_key(|symbol| symbol.addr);
+        found
+    }
+
+    /// The symbols with mangled names that can be what people call `name`.
+    fn mangled<'a>(&'a self, name: &str) -> impl Iterator<Item = Symbol<'a>> + 'a {
+        let last = name.rsplit("::").next().unwrap_or(name).to_owned();
+        self.all().filter(move |s| s.raw.starts_with('_') && s.raw.contains(&last))
     }
 
     /// The code of every function that is shown as `name`.
@@ -227,17 +275,11 @@ impl SymbolTable {
         named.map(|s| (s.addr, s.size))
     }
 
-    /// A static variable of a function, which the compiler calls `name.123`.
-    fn numbered(&self, name: &str) -> Option<Symbol<'_>> {
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        let named = |s: &Symbol<'_>| {
-            s.raw.strip_prefix(name).and_then(|r| r.strip_prefix('.')).is_some_and(is_number)
-        };
-        self.all().filter(|s| s.kind == Kind::Object).find(named)
-    }
-
-    /// Up to `limit` names that hold `part`, for a hint.
+    /// Up to `limit` names that hold `part`, for a hint; none where that is too short to tell anything.
     pub(crate) fn similar(&self, part: &str, limit: usize) -> Vec<String> {
+        if part.len() < 3 {
+            return Vec::new();
+        }
         let part = part.to_lowercase();
         let alike = self.all().filter(|s| s.kind != Kind::Label && s.raw.to_lowercase().contains(&part));
         let mut names: Vec<String> = Vec::new();
@@ -251,15 +293,57 @@ impl SymbolTable {
     }
 }
 
+/// Whether `raw` is a static variable `name` of a function, which the compiler calls `name.123`.
+fn is_numbered(raw: &str, name: &str) -> bool {
+    let number = raw.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
+    number.is_some_and(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// Whether demangled `full` is what a user calls `name`.
 fn matches(full: &str, name: &str) -> bool {
-    full == name || full.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
+    let full = untagged(full);
+    full == name || full.strip_prefix(name).is_some_and(|rest| rest.starts_with('(')) || bare(&full) == name
 }
 
 /// Whether the last parts of demangled `full`, arguments aside, are `name`.
 fn ends_in(full: &str, name: &str) -> bool {
-    let path = full.split('(').next().unwrap_or(full);
-    path.strip_suffix(name).is_some_and(|before| before.ends_with("::"))
+    bare(&untagged(full)).strip_suffix(name).is_some_and(|before| before.ends_with("::"))
+}
+
+/// What a variable was called where it was declared: `calls` for `f(int)::calls` and for `calls.123`.
+pub(crate) fn last_part(full: &str) -> String {
+    let name = bare(&untagged(full));
+    let last = name.rsplit("::").next().unwrap_or_default();
+    match last.rsplit_once('.') {
+        Some((before, _)) if is_numbered(last, before) => before.to_owned(),
+        _ => last.to_owned(),
+    }
+}
+
+/// A C++ name without its ABI tags: `g` for `g[abi:cxx11]`.
+pub(crate) fn untagged(name: &str) -> Cow<'_, str> {
+    let mut rest = name;
+    let mut out = String::new();
+    while let Some((before, tag)) = rest.split_once("[abi:") {
+        out.push_str(before);
+        rest = tag.split_once(']').map_or("", |(_, after)| after);
+    }
+    if out.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned(out + rest) }
+}
+
+/// A name without what stands in parentheses: `f::calls` for `f(int)::calls`.
+fn bare(name: &str) -> String {
+    let mut depth = 0_usize;
+    let outside = |c: &char| {
+        let was = depth;
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        was == 0 && *c != '('
+    };
+    name.chars().filter(outside).collect()
 }
 
 /// What a symbol of this ELF type names; `None` for sections and files.

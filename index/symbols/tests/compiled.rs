@@ -132,9 +132,11 @@ fn c_functions_variables_lines_and_inlining() {
         let draw = program.address("ops").wrapping_add(0x200);
         assert_eq!(program.symbols.variable(SPACE, NOW, draw).as_deref(), Some("ops+0x200"));
         let error = program.resolve("mine").unwrap_err();
-        assert!(matches!(error, ResolveError::ThreadLocal { .. }));
+        assert!(matches!(error, ResolveError::ThreadLocal { below: Some(4), .. }), "{error}");
         let error = program.resolve("count").unwrap_err().to_string();
         assert!(error.contains("no symbol `count`") && error.contains("counter"), "{error}");
+        let error = program.resolve("s").unwrap_err().to_string();
+        assert!(error.contains("local variable") && !error.contains("there are"), "{error}");
         let initial = program.symbols.file_bytes(SPACE, NOW, program.address("counter"), 4);
         assert_eq!(initial, Some(vec![3, 0, 0, 0]));
         drop(program.folder);
@@ -207,6 +209,77 @@ fn memory_without_a_file_has_no_names() {
     assert_eq!(symbols.line(SPACE, NOW, GuestAddr(0x1234)), None);
 }
 
+/// Resolves each of the names that an ambiguous one is said to mean; they must mean different places.
+#[track_caller]
+fn check_candidates(program: &Program, name: &str, expected: &[&str]) {
+    let ResolveError::Ambiguous { candidates, .. } = program.resolve(name).unwrap_err() else {
+        panic!("{name}")
+    };
+    assert_eq!(candidates, expected, "{name}");
+    let mut places: Vec<_> = candidates.iter().map(|c| program.resolve(c).expect(c).0).collect();
+    places.sort();
+    places.dedup();
+    assert_eq!(places.len(), expected.len(), "{name}");
+}
+
+#[test]
+fn each_of_several_statics_of_one_name_can_be_named() {
+    const A: &str = "static struct { int on, off; } state = {1, 1}; int fa(void) { static int calls; return ++calls + state.off++; }\n";
+    const B: &str = "static struct { int on, off; } state = {2, 2}; int fa(void);\n\
+        int fb(void) { static int calls; return ++calls + state.off++; }\n\
+        int fc(void) { static int calls; return ++calls; }\n\
+        int main(void) { return fa() + fb() + fc() == 0; }\n";
+    let folder = tempfile::tempdir().unwrap();
+    let a = folder.path().join("a.c");
+    std::fs::write(&a, A).unwrap();
+    let Some(program) = build("gcc", "c", B, &["-O0", a.to_str().unwrap()]) else { return };
+    check_candidates(&program, "state", &["a.c:state", "prog.c:state"]);
+    check_candidates(&program, "calls", &["fa::calls", "fb::calls", "fc::calls"]);
+    let state = program.resolve("a.c:state").unwrap();
+    for name in ["a.c::state", "'a.c'::state", "a.c:state.on", "src/a.c:state"] {
+        assert_eq!(program.resolve(name).expect(name).0, state.0, "{name}");
+    }
+    assert_eq!(
+        program.resolve("'prog.c'::state.off+4").unwrap().0,
+        program.resolve("prog.c:state").unwrap().0.wrapping_add(8)
+    );
+    let ResolveError::Ambiguous { candidates, .. } = program.resolve("state.on").unwrap_err() else {
+        panic!()
+    };
+    assert_eq!(candidates.len(), 2);
+}
+
+#[test]
+fn names_with_abi_tags_are_found_without_them_and_with_them() {
+    const SOURCE: &str = "#include <string>\n#include <list>\n\
+        std::string g = \"init\"; std::list<std::string> lst;\n\
+        namespace n { std::string h; struct S { static std::string cls; }; std::string S::cls; }\n\
+        namespace shop { template <class T> struct Box { T it; int count; static int made; }; Box<std::string> box; \
+        template <class T> int Box<T>::made = 2; }\n\
+        static int f(int) { static int calls; return ++calls; } namespace { int hidden; }\n\
+        int main() { g = \"abc\"; n::S::cls = g; return shop::box.count++ + f(shop::box.made++) + hidden++; }\n";
+    let Some(program) = build("g++", "cc", SOURCE, &["-O0"]) else { return };
+    let named = [
+        ("g", "_Z1gB5cxx11"),
+        ("g[abi:cxx11]", "_Z1gB5cxx11"),
+        ("lst", "_Z3lstB5cxx11"),
+        ("n::h", "_ZN1n1hB5cxx11E"),
+        ("h", "_ZN1n1hB5cxx11E"),
+        ("n::S::cls[abi:cxx11]", "_ZN1n1S3clsB5cxx11E"),
+        ("cls", "_ZN1n1S3clsB5cxx11E"),
+        ("f::calls", "_ZZL1fiE5calls"),
+        ("calls", "_ZZL1fiE5calls"),
+        ("hidden", "_ZN12_GLOBAL__N_16hiddenE"),
+    ];
+    for (name, raw) in named {
+        assert_eq!(program.resolve(name).expect(name).0, program.address(raw), "{name}");
+    }
+    let count = program.address("_ZN4shop3boxB5cxx11E").wrapping_add(32);
+    for name in ["shop::box.count", "box.count", "shop::box[abi:cxx11].count"] {
+        assert_eq!(program.resolve(name).expect(name), (count, 4), "{name}");
+    }
+}
+
 const TYPES: &str = r#"struct item { int id; long field; struct item *next; char name[3][5]; };
 typedef struct item item_t;
 static volatile item_t u[10]; item_t *p; void *nothing;
@@ -242,7 +315,10 @@ fn parts_of_variables_are_found_by_type() {
         check("*ops.deep[1]", ops, 16 + 8 + 0x1000, 4);
         check("**ops.deep", ops, 16 + 0x1000, 4);
         for (text, error) in [
-            ("u[10]", "`u` has 10 elements: there is none with index 10"),
+            (
+                "u[10]",
+                "`u` has 10 elements: there is none with index 10 (what lies behind it has an address: say `&u+BYTES`)",
+            ),
             ("u[1].fild", "`u[1]` has no member `fild` (there are id, field, next, name)"),
             ("u[1].id.x", "`u[1].id` has no member `x`"),
             ("*u[1].id", "`u[1].id` is no array, and no pointer to something known"),

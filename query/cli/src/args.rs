@@ -1,7 +1,7 @@
 //! The command line: subcommands, options and help texts. Does nothing with them.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use guest::When;
@@ -33,7 +33,8 @@ fn query_help() -> String {
     let functions: Vec<&str> = tables::FUNCTIONS.iter().map(|(name, _)| *name).collect();
     format!(
         "Tables: {}; `SELECT *` leaves out the columns in parentheses. Functions: {}. `.schema` instead of SQL describes \
-         tables and columns, `.help` lists the other commands. With standard input redirected and no SQL, both are read \
+         tables and columns, `.help` lists the other commands. A moment may be written \
+         as elsewhere: WHERE moment >= @123456789. With standard input redirected and no SQL, both are read \
          from there.",
         names.join(", "),
         functions.join(", ")
@@ -132,7 +133,17 @@ pub(crate) enum Counter {
 pub(crate) struct Which {
     /// The recording: a name that `backstory ls` shows, or a folder (what has a `/` is one) [default: the latest]
     #[arg(value_name = "TRACE")]
-    pub(crate) trace: Option<PathBuf>,
+    trace: Option<PathBuf>,
+    /// The same, as an option
+    #[arg(short = 't', long = "trace", value_name = "TRACE", conflicts_with = "trace")]
+    option: Option<PathBuf>,
+}
+
+impl Which {
+    /// The recording that is named, if one is.
+    pub(crate) fn named(&self) -> Option<&Path> {
+        self.trace.as_deref().or(self.option.as_deref())
+    }
 }
 
 /// A recording named by an option, where arguments mean something else.
@@ -180,7 +191,7 @@ pub(crate) struct Query {
     /// Print rows as JSON objects, one array
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
-    /// Print rows as CSV with a header line
+    /// Print rows as CSV with a header line; an empty line between the rows of two statements
     #[arg(long)]
     pub(crate) csv: bool,
     /// The SQL to run, several statements separated by `;`, or a command of the shell
@@ -191,8 +202,11 @@ pub(crate) struct Query {
 /// `backstory why`
 #[derive(Args, Debug)]
 #[command(after_help = format!("{MOMENTS}\n\nParts of variables are found by the types in the debug information, and pointers followed as \
-     they were just before the moment. The last part of a qualified name (G for t::G) is enough where only one ends so. Quote what \
-     the shell would take for itself: '*p', 'p->field', 'u[7]'."))]
+     they were just before the moment. The last part of a qualified name (G for t::G) is enough where only one ends so; where several \
+     have one name, put the source file or the function before it (b.c:state, run::calls). Local and thread-local variables have no name here: \
+     `print &NAME` in `backstory gdb --at MOMENT` gives a local one's address, to ask about with `--at` the same moment; what a \
+     container or smart pointer holds is asked about by address, too. Quote what the shell would take for itself: '*p', 'p->field', \
+     'u[7]'."))]
 pub(crate) struct Why {
     #[command(flatten)]
     pub(crate) which: WhichOption,
@@ -225,7 +239,7 @@ pub(crate) struct Why {
      the process shown does at the watched address, not what happens to memory that it shares through other mappings or in other processes (`backstory why` does). Nothing can be changed: a recording is what it is. The exit status is gdb's."))]
 pub(crate) struct Gdb {
     #[command(flatten)]
-    pub(crate) which: WhichOption,
+    pub(crate) which: Which,
     /// Open at this moment [default: @start]
     #[arg(long, value_name = "MOMENT")]
     pub(crate) at: Option<When>,
@@ -281,15 +295,19 @@ pub(crate) struct Info {
 #[derive(Args, Debug)]
 pub(crate) struct Rm {
     /// The recordings to remove: names that `backstory ls` shows, or folders (what has a `/` is one)
-    #[arg(required = true, value_name = "TRACE")]
+    #[arg(required_unless_present = "option", value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
+    /// Another one, as an option
+    #[arg(short = 't', long = "trace", value_name = "TRACE")]
+    pub(crate) option: Option<PathBuf>,
 }
 
 /// `backstory check`
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exits with 0 if the recording is sound, 1 if an invariant is violated (each is a line on standard \
-output), 3 if it cannot be read."
+    after_help = "Exits with 0 if the recording is sound, 1 if a part of it is damaged or missing or an invariant is violated (each is \
+a line on standard output), 3 if it cannot be opened at all. The index is not looked at: its pages are checked as they are read; \
+removed, it is built again."
 )]
 pub(crate) struct Check {
     #[command(flatten)]
@@ -298,7 +316,8 @@ pub(crate) struct Check {
 
 /// What the lines of `backstory dump` mean.
 pub(crate) const DUMP: &str = "\
-One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. STOP is \
+One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. It is that \
+after the event: a system call has one more there than everywhere else, where its moment is when its instruction is about to run. STOP is \
 what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`), `fault`, `point` \
 (an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), `int 0x80` (one of the \
 32-bit table), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
@@ -365,6 +384,28 @@ mod tests {
         assert_eq!(got.at, Some(When::Share(50_000)));
         assert_eq!(got.gdb_args, ["-batch", "-ex", "bt"]);
         assert!(parse("gdb -batch").is_err());
+    }
+
+    #[test]
+    fn a_recording_is_an_argument_or_an_option() {
+        for line in ["gdb d", "gdb -t d", "gdb d -- -batch", "gdb --trace d --at @end"] {
+            let Ok(Command::Gdb(got)) = parse(line) else { panic!("{line}") };
+            assert_eq!(got.which.named(), Some(Path::new("d")), "{line}");
+        }
+        for line in [
+            "replay -t d",
+            "index -t d",
+            "info -t d",
+            "check -t d",
+            "dump -t d",
+            "rm -t d",
+            "query -t d x",
+            "why -t d x",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        check_refused("replay d -t e", ErrorKind::ArgumentConflict);
+        check_refused("rm", ErrorKind::MissingRequiredArgument);
     }
 
     #[test]

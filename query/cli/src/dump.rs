@@ -12,7 +12,7 @@ use crate::{text, traces};
 
 /// Prints one line per event, more with `--verbose`.
 pub(crate) fn dump(args: &Dump) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     let moments = Moments::load(&trace).ok().flatten();
     let mut out = BufWriter::new(std::io::stdout().lock());
     let count = args.count.unwrap_or(u64::MAX);

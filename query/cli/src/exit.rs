@@ -7,9 +7,9 @@ use std::process::ExitCode;
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0        done
-  1        the answer is no: `check` found a violated invariant
+  1        the answer is no: `check` found damage or a violated invariant
   2        bad input: an option, a moment, SQL, an address or a trace that does not exist
-  3        the recording or its index cannot be read: not one, damaged, or of another version
+  3        the recording or its index cannot be read: not one, damaged where it is needed, or of another version
   4        the program did something that is not supported; the message names it
   5        a bug of Backstory: the replay diverged from the recording
   6        the system failed: disk full, input/output error, missing permission

@@ -23,7 +23,7 @@ use crate::{replay, scratch::Scratch, signals, traces};
 /// `backstory gdb`
 pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     let gdb = find_gdb()?;
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     traces::say_if_cut(&trace, None);
     let scratch = Scratch::new("gdb")?;
     let socket = scratch.path().join("socket");

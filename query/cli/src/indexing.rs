@@ -21,7 +21,7 @@ const LOCK: &str = "index.lock";
 
 /// `backstory index`
 pub(crate) fn index(args: &Index) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     let report = build_all(&trace, usize::from(args.jobs.unwrap_or(0)), args.quiet)?;
     if !args.quiet {
         eprintln!("backstory: {}", summary(&report));
@@ -32,16 +32,19 @@ pub(crate) fn index(args: &Index) -> anyhow::Result<ExitCode> {
 
 /// Builds what is missing of an index.
 pub(crate) fn build_all(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Result<BuildReport> {
-    let Some(_lock) = lock(trace.dir())? else {
-        let message = format!("{} is being indexed by another process", trace.dir().display());
-        return Err(Failure::new(Class::Input, message).into());
-    };
+    let Some(_lock) = lock(trace.dir())? else { return Err(busy(trace.dir())) };
     run(trace, jobs, quiet)
+}
+
+/// Another process builds an index of a recording.
+pub(crate) fn busy(dir: &Path) -> anyhow::Error {
+    Failure::new(Class::Input, format!("{} is being indexed by another process", dir.display())).into()
 }
 
 /// Opens a recording for questions. Builds what is missing of its index, and says so, and says where the recording was cut.
 pub(crate) fn database(named: Option<&Path>) -> anyhow::Result<Database> {
     let database = open(traces::find(named)?)?;
+    traces::whole(database.trace())?;
     traces::say_if_cut(database.trace(), None);
     Ok(database)
 }
@@ -68,7 +71,7 @@ fn open(dir: PathBuf) -> anyhow::Result<Database> {
 }
 
 /// Locks a recording for building its index; `None` if another process has it.
-fn lock(dir: &Path) -> anyhow::Result<Option<File>> {
+pub(crate) fn lock(dir: &Path) -> anyhow::Result<Option<File>> {
     let file = File::options().create(true).append(true).open(dir.join(LOCK));
     let file = file.map_err(|error| cannot_build(dir, &error))?;
     match file.try_lock() {

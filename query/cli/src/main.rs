@@ -8,6 +8,7 @@
 //! - `signals`: signal dispositions
 //! - `traces`: finding and opening recordings
 //! - `record`, `replay`, `indexing`, `query` and `shell`, `why`, `gdb`, `demo`: a subcommand each
+//! - `logging`: what the libraries log
 //! - `manage`: `ls`, `info`, `rm`, `check`
 //! - `scratch`: temporary folders
 //! - `text`: how numbers, times and bytes are shown
@@ -18,6 +19,7 @@ mod dump;
 mod exit;
 mod gdb;
 mod indexing;
+mod logging;
 mod manage;
 mod query;
 mod record;
@@ -30,12 +32,10 @@ mod text;
 mod traces;
 mod why;
 
-use std::io::IsTerminal;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command};
 
@@ -44,13 +44,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    let filter = EnvFilter::try_from_env("BACKSTORY_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .without_time()
-        .init();
+    logging::start();
     signals::restore_for(&cli.command);
     run(cli.command).unwrap_or_else(|error| exit::report(&error))
 }

@@ -6,13 +6,17 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use guest::{EventId, TaskId};
 use serde_json::{Value, json};
-use store::INDEX_FILE;
-use trace::{Moments, Trace};
+use store::{INDEX_FILE, Store};
+use trace::{Fact, Moments, Status, Trace};
 
 use crate::args::{Check, Info, Ls, Rm};
 use crate::exit::{Class, Classify};
-use crate::{text, traces};
+use crate::{indexing, text, traces};
+
+/// How many of the last events are looked through for the end of the command.
+const LAST_EVENTS: u64 = 1000;
 
 /// When a recording started, in seconds since 1970, and when its last event was written.
 type Age = (u64, (i64, i64));
@@ -48,9 +52,13 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
             continue;
         }
         let size = text::size(row["bytes"].as_u64().unwrap_or(0));
-        let index = if row["indexed"] == true { "indexed" } else { "-" };
+        let index = match shown(row, "index") {
+            "there" => "indexed",
+            "none" => "-",
+            other => other,
+        };
         let (started, command) = (shown(row, "started"), shown(row, "command"));
-        let line = format!("{trace:width$}  {started}  {size:>10}  {index:7}  {command}");
+        let line = format!("{trace:width$}  {started}  {size:>10}  {index:10}  {command}");
         writeln!(out, "{}", columns.map_or_else(|| line.clone(), |columns| text::cut(&line, columns)))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -58,7 +66,7 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
 
 /// `backstory info`: what is known of a recording without replaying it.
 pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     traces::say_if_cut(&trace, None);
     let row = describe(&trace);
     let mut out = std::io::stdout().lock();
@@ -77,7 +85,7 @@ pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
     line("tasks", &number("tasks"))?;
     line("instructions", &instructions(&row))?;
     line("size", &text::size(row["bytes"].as_u64().unwrap_or(0)))?;
-    line("index", if row["indexed"] == true { "there" } else { "none: `backstory index` builds it" })?;
+    line("index", &index_line(shown(&row, "index")))?;
     line("machine", &format!("{}, Linux {}", shown(&row, "cpu"), shown(&row, "kernel")))?;
     line("points by", located(&row))?;
     line("uuid", shown(&row, "uuid"))?;
@@ -86,8 +94,13 @@ pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
 
 /// `backstory rm`
 pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
-    for named in &args.traces {
+    for named in args.traces.iter().chain(&args.option) {
         let dir = traces::find(Some(named))?;
+        // Held until it is gone. Where there can be no lock, nobody builds an index.
+        let lock = trace::is_trace(&dir).then(|| indexing::lock(&dir));
+        if let Some(Ok(None)) = lock {
+            return Err(indexing::busy(&dir));
+        }
         let removed = trace::remove(&dir);
         let class = match &removed {
             Err(trace::DirError::NotATrace { .. }) => Class::Trace,
@@ -100,7 +113,7 @@ pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
 
 /// `backstory check`: one line per violated invariant.
 pub(crate) fn check(args: &Check) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     let violations = trace::check(&trace);
     let mut out = std::io::stdout().lock();
     for violation in &violations {
@@ -119,6 +132,7 @@ fn describe(trace: &Trace) -> Value {
     let header = trace.header();
     let summary = trace.summary();
     let moments = Moments::load(trace).ok().flatten();
+    let index = index(trace);
     let uuid: String = header.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     json!({
         "trace": name(trace.dir()),
@@ -139,11 +153,24 @@ fn describe(trace: &Trace) -> Value {
         "spaces": summary.map(|s| s.spaces),
         "instructions": moments.map(|moments| moments.total().0),
         "bytes": folder_size(trace.dir()),
-        "indexed": std::fs::metadata(trace.dir().join(INDEX_FILE)).is_ok_and(|file| file.len() > 0),
+        "indexed": index == "there",
+        "index": index,
         "kernel": header.machine.kernel,
         "cpu": header.machine.cpu,
         "points": header.machine.located().word(),
     })
+}
+
+/// What there is of an index.
+fn index(trace: &Trace) -> &'static str {
+    if !std::fs::metadata(trace.dir().join(INDEX_FILE)).is_ok_and(|file| file.len() > 0) {
+        return "none";
+    }
+    match Store::open(trace.dir(), &trace.uuid()).map(|store| store.complete()) {
+        Ok(Ok(true)) => "there",
+        Ok(Ok(false)) => "unfinished",
+        Ok(Err(_)) | Err(_) => "unreadable",
+    }
 }
 
 /// How execution points are located.
@@ -156,7 +183,30 @@ fn ended(trace: &Trace) -> String {
     let after = text::duration(Duration::from_nanos(summary.nanos));
     match &summary.refused {
         Some(reason) => format!("recording stopped after {after}: {reason}"),
-        None => format!("exit status {} after {after}", summary.exit_code),
+        None => match killed(trace) {
+            Some(signal) => format!("killed by {signal} after {after}"),
+            None => format!("exit status {} after {after}", summary.exit_code),
+        },
+    }
+}
+
+/// The signal that killed the command's process, by its last events.
+fn killed(trace: &Trace) -> Option<String> {
+    let last = EventId(trace.len().saturating_sub(LAST_EVENTS));
+    let exit = trace.events_from(last).filter_map(Result::ok).find_map(|(_, event)| match event.fact {
+        Fact::Exit(status) if event.task == TaskId(0) => Some(status),
+        _ => None,
+    });
+    let Some(Status::Killed(killed)) = exit else { return None };
+    let name = kernel::signal_name(killed.signo).map_or(String::new(), |name| format!(" ({name})"));
+    Some(format!("signal {}{name}", killed.signo))
+}
+
+fn index_line(index: &str) -> String {
+    match index {
+        "none" => "none: `backstory index` builds it".to_owned(),
+        "unfinished" => "unfinished: being built, or `backstory index` goes on with it".to_owned(),
+        other => other.to_owned(),
     }
 }
 

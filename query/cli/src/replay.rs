@@ -12,7 +12,7 @@ use crate::traces;
 
 /// `backstory replay`
 pub(crate) fn replay(args: &args::Replay) -> anyhow::Result<ExitCode> {
-    let trace = traces::open(args.which.trace.as_deref())?;
+    let trace = traces::open(args.which.named())?;
     let (mut printer, mut silent) = (Printer, Silent);
     let observer: &mut dyn Observer = if args.quiet { &mut silent } else { &mut printer };
     let end = match args.until {
@@ -32,9 +32,9 @@ fn to_end(trace: &Trace, observer: &mut dyn Observer) -> anyhow::Result<Moment> 
 }
 
 fn to_moment(trace: &Trace, when: When, observer: &mut dyn Observer) -> anyhow::Result<()> {
-    // A plain number needs no counts of an earlier replay: one run finds it, or that it is out of range.
-    let goal = match when {
-        When::Exactly(moment) => moment,
+    // A plain number needs no counts of an earlier replay: without them, one run finds it, or that it is out of range.
+    let goal = match (when, Moments::load(trace)) {
+        (When::Exactly(moment), Err(_) | Ok(None)) => moment,
         _ => resolve(trace, when)?,
     };
     let mut replay = Replay::open(trace, &Options::default()).class_by(class_of)?;

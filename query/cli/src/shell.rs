@@ -32,7 +32,7 @@ pub(crate) fn run(database: &Database, format: Format) -> anyhow::Result<ExitCod
         let _ = editor.load_history(path);
     }
     println!("backstory query on {}; .help for help", database.trace().dir().display());
-    let mut session = Session { database, format, pending: String::new() };
+    let mut session = Session { database, format, pending: String::new(), answered: false };
     loop {
         let prompt = if session.pending.is_empty() { "backstory> " } else { "      ...> " };
         match editor.readline(prompt) {
@@ -64,7 +64,7 @@ pub(crate) fn run(database: &Database, format: Format) -> anyhow::Result<ExitCod
 
 /// Does what `text` says, as if it were typed, up to the first thing that fails.
 pub(crate) fn script(database: &Database, text: &str, format: Format) -> anyhow::Result<()> {
-    let mut session = Session { database, format, pending: String::new() };
+    let mut session = Session { database, format, pending: String::new(), answered: false };
     for line in text.lines() {
         if let Some(entered) = session.take(line)
             && session.answer(&entered)? == Next::Quit
@@ -90,6 +90,8 @@ struct Session<'a> {
     database: &'a Database,
     format: Format,
     pending: String,
+    /// Whether rows were printed before.
+    answered: bool,
 }
 
 impl Session<'_> {
@@ -101,6 +103,10 @@ impl Session<'_> {
     fn answer(&mut self, entered: &str) -> anyhow::Result<Next> {
         let shown = entered.trim();
         if !shown.starts_with('.') {
+            if self.format == Format::Csv && self.answered {
+                print!("\r\n");
+            }
+            self.answered = true;
             query::print(self.database, entered, self.format)?;
             return Ok(Next::Go);
         }

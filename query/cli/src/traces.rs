@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use guest::Moment;
-use trace::{DirError, Moments, Trace};
+use guest::{FileId, Moment};
+use trace::{DirError, Moments, ReadError, Trace};
 
 use crate::exit::{Class, Classify};
 use crate::text;
@@ -38,6 +38,15 @@ pub(crate) fn say_if_cut(trace: &Trace, end: Option<Moment>) {
         None => format!("event {}, of an unknown moment", text::grouped(trace.len())),
     };
     eprintln!("backstory: the recording ends at {place}, cut: {why}; what ran later is not in it");
+}
+
+/// Fails where a file that the recording keeps is gone: names would be missing without a word.
+pub(crate) fn whole(trace: &Trace) -> anyhow::Result<()> {
+    for file in (0..trace.files().len() as u32).map(FileId) {
+        let path = trace.file_path(file).class(Class::Trace)?;
+        std::fs::metadata(&path).map_err(|source| ReadError::File { path, source }).class(Class::Trace)?;
+    }
+    Ok(())
 }
 
 /// Opens the recording meant.

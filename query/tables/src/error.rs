@@ -14,7 +14,7 @@ pub struct SqlError {
     pub offset: Option<usize>,
     /// Whether the index is what failed.
     pub(crate) damaged: bool,
-    source: Box<rusqlite::Error>,
+    source: Option<Box<rusqlite::Error>>,
 }
 
 impl SqlError {
@@ -32,15 +32,21 @@ impl SqlError {
             sql: sql.to_owned(),
             damaged: store::is_damage(&source),
             offset: offset.filter(|&at| at <= sql.len()),
-            source: Box::new(source),
+            source: Some(Box::new(source)),
         }
+    }
+
+    /// A parameter that nothing gives a value; SQLite would take it for NULL.
+    pub(crate) fn unbound(sql: &str, name: &str) -> Self {
+        let message = format!("`{name}` has no value: the only parameters are moments (@123456789)");
+        Self { message, sql: sql.to_owned(), offset: sql.find(name), damaged: false, source: None }
     }
 }
 
 impl std::error::Error for SqlError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         // The message is already this error's own: only deeper causes are news.
-        std::error::Error::source(&*self.source)
+        self.source.as_ref().and_then(|source| std::error::Error::source(&**source))
     }
 }
 

@@ -90,7 +90,7 @@ pub const TABLES: &[Table] = &[
         name: "syscalls",
         row: "a system call",
         columns: &[
-            ("moment", "when it was made"),
+            ("moment", "when it returned: that of its instruction, which retires then"),
             ("task", "by whom"),
             ("space", "in which address space"),
             ("name", "its name"),

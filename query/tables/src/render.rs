@@ -17,7 +17,7 @@ pub enum Format {
     Table,
     /// One array of objects per statement; blobs as hexadecimal text.
     Json,
-    /// As RFC 4180, with a head; blobs as hexadecimal text.
+    /// As RFC 4180, with a head, an empty line between two statements' rows; blobs as hexadecimal text.
     Csv,
 }
 
@@ -55,13 +55,19 @@ pub(crate) fn run(
     out: &mut dyn Write,
 ) -> Result<u64, RenderError> {
     let mut batch = Batch::new(connection, sql);
-    let mut count = 0;
+    let (mut count, mut printed) = (0, false);
     loop {
         let Some(mut statement) = batch.next().map_err(|e| located(sql, e))? else { break };
+        bind(sql, &mut statement)?;
         if statement.column_count() == 0 {
             statement.raw_execute().map_err(|e| SqlError::new(sql, 0, e))?;
             continue;
         }
+        if format == Format::Csv && printed {
+            // Another head follows.
+            write!(out, "\r\n")?;
+        }
+        printed = true;
         count += match format {
             Format::Table => table(sql, &mut statement, out)?,
             Format::Json => json(sql, &mut statement, out)?,
@@ -69,6 +75,17 @@ pub(crate) fn run(
         };
     }
     Ok(count)
+}
+
+/// Gives `@123` its number: SQLite takes it for a parameter. Any other parameter has no value.
+fn bind(sql: &str, statement: &mut Statement<'_>) -> Result<(), SqlError> {
+    for index in 1..=statement.parameter_count() {
+        let name = statement.parameter_name(index).unwrap_or("?").to_owned();
+        let moment = name.strip_prefix('@').and_then(|digits| digits.replace('_', "").parse::<i64>().ok());
+        let Some(moment) = moment else { return Err(SqlError::unbound(sql, &name)) };
+        statement.raw_bind_parameter(index, moment).map_err(|e| SqlError::new(sql, 0, e))?;
+    }
+    Ok(())
 }
 
 /// A statement's error counts from that statement's start.
@@ -293,6 +310,18 @@ mod tests {
     #[test]
     fn csv_quotes_what_needs_it() {
         check(ROWS, Format::Csv, "n,name,gone\r\n1,a,\r\n200,\"say \"\"hi\"\",\n\",00ff\r\n");
+        check("SELECT 1 AS a; SELECT 2 AS b", Format::Csv, "a\r\n1\r\n\r\nb\r\n2\r\n");
+    }
+
+    #[test]
+    fn moments_are_numbers_and_other_parameters_are_refused() {
+        check("SELECT @12 + @1_000 AS x", Format::Csv, "x\r\n1012\r\n");
+        for name in ["?", ":x", "$x", "@end", "?1"] {
+            let connection = Connection::open_in_memory().unwrap();
+            let error = run(&connection, &format!("SELECT 1 = {name}"), Format::Csv, &mut Vec::new());
+            let error = error.unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{name}` has no value: ")), "{error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The answer as data. Serialized as it is for `--json`; addresses are `0x..` text, moments are numbers.
 
 use serde::Serialize;
+use symbols::Value;
 
 use crate::text::Shown;
 
@@ -27,8 +28,21 @@ pub struct Target {
     pub name: Option<String>,
     /// The space it is in.
     pub space: u32,
+    /// Which bits of it, of a bit-field.
+    pub field: Option<Field>,
     /// The program that runs there, where the recording has several spaces.
     pub program: Option<String>,
+}
+
+/// A bit-field.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Field {
+    /// Its lowest bit, counted from the lowest one of the target's first byte.
+    pub first: u64,
+    /// How many bits it has.
+    pub count: u64,
+    /// Whether the write is the last one that changed it, not only the last one that wrote its bytes.
+    pub changed: bool,
 }
 
 /// Who wrote. In JSON its fields stand beside the target, with `verdict` as the kind.
@@ -125,6 +139,8 @@ pub struct Place {
     pub line: Option<u32>,
     /// Text of that line, where the file is on this machine.
     pub source: Option<String>,
+    /// Whether that file was changed since the recording: the text may be of another line.
+    pub source_changed: bool,
 }
 
 /// A frame of the call stack.
@@ -136,6 +152,9 @@ pub struct StackFrame {
     pub inlined: bool,
     /// The moment at which it jumped to the function of the frame before it (tail call) and so left the stack.
     pub jumped: Option<u64>,
+    /// The moment at which what ran before went over to the stack on which this frame is the outermost that is known (goroutines,
+    /// coroutines).
+    pub switched: Option<u64>,
     /// The moment its function was called.
     pub entered: Option<u64>,
     /// No function but the delivery of a signal.
@@ -162,6 +181,8 @@ pub struct Bytes {
     pub hex: String,
     /// As a little-endian number, for 1, 2, 4 or 8 bytes.
     pub number: Option<u64>,
+    /// What they say by the type of what was asked about, where that is known: `-7`, `0.5`, `"text"`.
+    pub typed: Option<String>,
 }
 
 /// Where contents that nobody wrote come from.
@@ -181,7 +202,7 @@ pub struct Origin {
 
 impl Bytes {
     /// From bytes that are all known and not too many; `None` otherwise.
-    pub(crate) fn new(bytes: &[Option<u8>]) -> Option<Self> {
+    pub(crate) fn new(bytes: &[Option<u8>], value: Option<&Value>) -> Option<Self> {
         let bytes: Vec<u8> = bytes.iter().copied().collect::<Option<_>>()?;
         let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let number = matches!(bytes.len(), 1 | 2 | 4 | 8).then(|| {
@@ -189,7 +210,8 @@ impl Bytes {
             word[..bytes.len()].copy_from_slice(&bytes);
             u64::from_le_bytes(word)
         });
-        Some(Self { hex, number })
+        let typed = value.and_then(|value| value.shown(&bytes));
+        Some(Self { hex, number, typed })
     }
 }
 

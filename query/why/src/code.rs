@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use guest::{GuestAddr, GuestRange, Moment, SpaceId};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, Instruction, IntelFormatter, OpKind};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Formatter, Instruction, IntelFormatter, Mnemonic, OpKind, Register,
+};
 use store::QueryError;
 use symbols::Frame;
 use tables::Database;
@@ -25,6 +27,8 @@ pub(crate) struct Spot {
 /// One frame at a spot as a place.
 pub(crate) fn place(database: &Database, spot: Spot, frame: &Frame) -> Place {
     let file = frame.file.as_deref();
+    let source = file.zip(frame.line).and_then(|(file, line)| source(database, file, line));
+    let changed = file.filter(|_| source.is_some()).and_then(|file| database.symbols().source_changed(file));
     Place {
         pc: spot.pc.to_string(),
         function: frame.function.clone(),
@@ -35,7 +39,8 @@ pub(crate) fn place(database: &Database, spot: Spot, frame: &Frame) -> Place {
         }),
         file: file.map(|file| file.display().to_string()),
         line: frame.line,
-        source: file.zip(frame.line).and_then(|(file, line)| source(database, file, line)),
+        source,
+        source_changed: changed.is_some_and(|at| at > database.trace().header().started),
     }
 }
 
@@ -82,6 +87,18 @@ pub(crate) fn disassembled(instruction: &Instruction) -> String {
     let mut text = String::new();
     formatter.format(instruction, &mut text);
     text
+}
+
+/// Whether an instruction gives the stack pointer a value from elsewhere: not from itself, nor from the frame pointer.
+pub(crate) fn loads_stack_pointer(instruction: &Instruction) -> bool {
+    let frame = [Register::RSP, Register::RBP];
+    let into = instruction.op0_kind() == OpKind::Register && instruction.op0_register() == Register::RSP;
+    let from = match instruction.op1_kind() {
+        OpKind::Memory => !frame.contains(&instruction.memory_base()),
+        OpKind::Register => !frame.contains(&instruction.op1_register()),
+        _ => false,
+    };
+    into && from && matches!(instruction.mnemonic(), Mnemonic::Mov | Mnemonic::Xchg | Mnemonic::Lea)
 }
 
 /// The target of a direct call or jump.

@@ -12,6 +12,7 @@ fn place(function: &str, file: &str, line: u32, source: &str) -> Place {
         file: Some(format!("/home/user/{file}")),
         line: Some(line),
         source: Some(source.to_owned()),
+        source_changed: false,
     }
 }
 
@@ -21,11 +22,18 @@ fn frame(place: Place) -> StackFrame {
 
 fn number(value: u64, size: usize) -> Option<Bytes> {
     let bytes: Vec<_> = value.to_le_bytes()[..size].iter().copied().map(Some).collect();
-    Bytes::new(&bytes)
+    Bytes::new(&bytes, None)
 }
 
 fn target(name: Option<&str>, size: u64) -> Target {
-    Target { addr: "0x5555555592b0".to_owned(), size, name: name.map(str::to_owned), space: 0, program: None }
+    Target {
+        addr: "0x5555555592b0".to_owned(),
+        size,
+        name: name.map(str::to_owned),
+        space: 0,
+        field: None,
+        program: None,
+    }
 }
 
 fn whole(len: u64) -> Coverage {
@@ -129,7 +137,7 @@ fn a_partial_write_in_a_library_behind_a_tail_call() {
   value  0 -> 1634610535 (0x616e2d67)
   stack
     #0  memcpy in libc.so.6+0x1751d4
-    #1  set_name at s2.c:15 (jumped on at @99)
+    #1  set_name at s2.c:15 (left by a jump at @99)
     #2  main at s2.c:21
   go     backstory gdb --at @100",
     );
@@ -194,7 +202,7 @@ fn nobody_wrote_it() {
         mapped_by: "exec of /bin/true".to_owned(),
         name: "/bin/true".to_owned(),
         file: Some(("/bin/true".to_owned(), 0x3010)),
-        value: Bytes::new(&[Some(1), Some(2), Some(3)]),
+        value: Bytes::new(&[Some(1), Some(2), Some(3)], None),
     };
     let answer =
         Answer { target: target(Some("counter"), 3), before: 9, verdict: Verdict::NeverWritten(origin) };
@@ -206,4 +214,6 @@ fn nobody_wrote_it() {
   in     /bin/true
   value  010203",
     );
+    let answer = Answer { target: target(Some("counter"), 30), ..answer };
+    assert!(answer.to_string().ends_with("  value  010203.."), "{answer}");
 }

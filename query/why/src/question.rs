@@ -2,10 +2,10 @@
 
 use guest::{GuestAddr, GuestRange, Moment, SpaceId};
 use store::{Author, MappingRow, WriteRow};
-use symbols::{Expression, ResolveError, Resolved};
+use symbols::{Expression, ResolveError, Resolved, Value};
 use tables::Database;
 
-use crate::answer::{Answer, Bytes, Coverage, Hop, Origin, Target, Verdict, Writer};
+use crate::answer::{Answer, Bytes, Coverage, Field, Hop, Origin, Target, Verdict, Writer};
 use crate::code::{self, Spot};
 use crate::history::{self, Found};
 use crate::{kernel, stack};
@@ -71,6 +71,12 @@ pub enum WhyError {
 /// The largest target, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
+/// How many writes that leave a bit-field as it is are skipped in search of one that does not.
+const MAX_UNCHANGED: usize = 1000;
+
+/// Bytes before and after a write.
+type Values = (Vec<Option<u8>>, Vec<Option<u8>>);
+
 /// The most bytes of a value that are shown.
 const MAX_SHOWN: u64 = 16;
 
@@ -80,6 +86,10 @@ struct Candidate {
     range: GuestRange,
     /// The part of a variable that was asked for, as people write it.
     part: Option<String>,
+    /// What its bytes say, where its type is known.
+    value: Option<Value>,
+    /// Whether it is a bit-field, which the write found changed.
+    changed: bool,
     /// Before which moment: the question's, or the end of the space.
     before: Moment,
     found: Found,
@@ -199,6 +209,9 @@ fn candidate(
         Expression::Symbol { offset, .. } => (*offset == 0, None),
         Expression::Part(part) => (part.offset == 0, (part.offset == 0).then(|| target.name.clone())),
     };
+    if let Some(size) = question.size {
+        all_mapped(database, space, GuestRange::new(target.addr, size), before)?;
+    }
     let known = question.size.or_else(|| (whole && target.size > 0).then_some(target.size.min(MAX_SIZE)));
     let mut range = GuestRange::new(target.addr, known.unwrap_or(1));
     let mut found = history::last_write(database, space, range, before)?;
@@ -214,7 +227,67 @@ fn candidate(
     if matches!(found, Found::Unmapped) {
         return Err(WhyError::Unmapped { addr: target.addr, moment: before });
     }
-    Ok(Candidate { space, range, part, before, found })
+    let value = target.value.filter(|_| question.size.is_none_or(|size| size == target.size));
+    let changer = match value.filter(|value| value.bits().is_some()) {
+        Some(field) => last_change(database, &field, &found)?,
+        None => None,
+    };
+    let (changed, found) = (changer.is_some(), changer.unwrap_or(found));
+    Ok(Candidate { space, range, part, value, changed, before, found })
+}
+
+/// Fails with the first address of `range` that is not mapped.
+fn all_mapped(
+    database: &Database,
+    space: SpaceId,
+    range: GuestRange,
+    before: Moment,
+) -> Result<(), WhyError> {
+    let mut addr = range.start;
+    while addr < range.end {
+        let mapping = database.store().mapping_at(space, addr, before)?;
+        addr = mapping.ok_or(WhyError::Unmapped { addr, moment: before })?.range.end;
+    }
+    Ok(())
+}
+
+/// The last of the writes of a bit-field's bytes, from `found` back, that changed its bits.
+fn last_change(database: &Database, field: &Value, found: &Found) -> Result<Option<Found>, WhyError> {
+    let Found::Written { row, range, part, shared } = found else { return Ok(None) };
+    let (mut row, mut range, mut part, mut shared) = (row.clone(), *range, *part, *shared);
+    for _ in 0..MAX_UNCHANGED {
+        let (old, new) = values(database, &row, range, part)?;
+        let bits = |bytes: Vec<Option<u8>>| field.field(&bytes.into_iter().collect::<Option<Vec<u8>>>()?);
+        if bits(old) != bits(new) {
+            return Ok(Some(Found::Written { row, range, part, shared }));
+        }
+        match history::last_write(database, row.space, range, row.moment)? {
+            Found::Written { row: earlier, range: then, part: written, shared: by_others } => {
+                (row, range, part, shared) = (earlier, then, written, by_others);
+            }
+            Found::Never { .. } | Found::Unmapped => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// What `range` held before a write and after it, which wrote `part` of it.
+fn values(
+    database: &Database,
+    row: &WriteRow,
+    range: GuestRange,
+    part: GuestRange,
+) -> Result<Values, WhyError> {
+    let old = history::contents(database, row.space, range, row.moment)?;
+    let mut new = old.clone();
+    let written = database.store().value(row)?;
+    for (index, byte) in new.iter_mut().enumerate() {
+        let addr = range.start.wrapping_add(index as u64);
+        if part.contains(addr) {
+            *byte = written.get((addr.0 - row.addr.0) as usize).copied();
+        }
+    }
+    Ok((old, new))
 }
 
 /// Where the target is. Pointers on the way to it hold what they held then.
@@ -246,20 +319,23 @@ fn resolve(
 }
 
 fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<Answer, WhyError> {
-    let Candidate { space, range, part, before: until, found } = candidate;
+    let Candidate { space, range, part, value, changed, before: until, found } = candidate;
+    let bits = value.and_then(|value| value.bits());
+    let value = value.as_ref();
     let now = Moment(until.0.saturating_sub(1));
     let target = Target {
         addr: range.start.to_string(),
         size: range.len(),
         name: part.or_else(|| database.symbols().variable(space, now, range.start)),
         space: space.0,
+        field: bits.map(|bits| Field { first: bits.first, count: bits.count, changed }),
         program: program(database, space, until)?,
     };
     let verdict = match found {
         Found::Written { row, range: then, part, shared } => match loaded(database, &row, then)? {
-            Some(mapping) => Verdict::NeverWritten(origin(database, &mapping, then)?),
+            Some(mapping) => Verdict::NeverWritten(origin(database, &mapping, then, value)?),
             None => {
-                let mut hop = hop(database, &row, then, part)?;
+                let mut hop = hop(database, &row, then, part, value)?;
                 if shared {
                     hop.aliased = (row.space, then.start) != (space, range.start);
                     if row.space != space {
@@ -269,12 +345,14 @@ fn answer(database: &Database, before: Moment, candidate: Candidate) -> Result<A
                     let shown = shown(then, part);
                     let skipped = shown.start.0.wrapping_sub(then.start.0);
                     let here = GuestRange::new(range.start.wrapping_add(skipped), shown.len());
-                    hop.new = Bytes::new(&history::contents(database, space, here, until)?);
+                    hop.new = Bytes::new(&history::contents(database, space, here, until)?, value);
                 }
                 Verdict::Written(Box::new(hop))
             }
         },
-        Found::Never { mapping, range: then } => Verdict::NeverWritten(origin(database, &mapping, then)?),
+        Found::Never { mapping, range: then } => {
+            Verdict::NeverWritten(origin(database, &mapping, then, value)?)
+        }
         Found::Unmapped => return Err(WhyError::Unmapped { addr: range.start, moment: before }),
     };
     Ok(Answer { target, before: before.0, verdict })
@@ -328,7 +406,13 @@ fn shown(range: GuestRange, part: GuestRange) -> GuestRange {
 }
 
 /// Everything about one write, which wrote `part` of `range`.
-fn hop(database: &Database, row: &WriteRow, range: GuestRange, part: GuestRange) -> Result<Hop, WhyError> {
+fn hop(
+    database: &Database,
+    row: &WriteRow,
+    range: GuestRange,
+    part: GuestRange,
+    value: Option<&Value>,
+) -> Result<Hop, WhyError> {
     let store = database.store();
     let spot = |pc| Spot { space: row.space, moment: row.moment, pc };
     let (writer, stack) = match row.author {
@@ -342,15 +426,7 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange, part: GuestRange)
         Author::Kernel { event } => kernel::writer(database, row, event, part.start)?,
     };
     let shown = shown(range, part);
-    let old = history::contents(database, row.space, shown, row.moment)?;
-    let mut new = old.clone();
-    let written = store.value(row)?;
-    for (index, byte) in new.iter_mut().enumerate() {
-        let addr = shown.start.wrapping_add(index as u64);
-        if part.contains(addr) {
-            *byte = written.get((addr.0 - row.addr.0) as usize).copied();
-        }
-    }
+    let (old, new) = values(database, row, shown, part)?;
     let tid = store.tasks()?.into_iter().find(|task| task.task == row.task).map(|task| task.tid);
     Ok(Hop {
         moment: row.moment.0,
@@ -367,16 +443,21 @@ fn hop(database: &Database, row: &WriteRow, range: GuestRange, part: GuestRange)
             count: part.len(),
         },
         values_at: shown.start.to_string(),
-        old: Bytes::new(&old),
-        new: Bytes::new(&new),
+        old: Bytes::new(&old, value),
+        new: Bytes::new(&new, value),
         stack,
     })
 }
 
 /// Where the contents of `range`, which nobody wrote, came from.
-fn origin(database: &Database, mapping: &MappingRow, range: GuestRange) -> Result<Origin, WhyError> {
+fn origin(
+    database: &Database,
+    mapping: &MappingRow,
+    range: GuestRange,
+    value: Option<&Value>,
+) -> Result<Origin, WhyError> {
     let inside = GuestRange::new(range.start, range.len().min(MAX_SHOWN)).intersect(mapping.range);
-    let value =
+    let contents =
         history::initial(database, mapping, inside).map(|v| v.into_iter().map(Some).collect::<Vec<_>>());
     let file = mapping.file.map(|(file, offset)| {
         let path =
@@ -388,6 +469,6 @@ fn origin(database: &Database, mapping: &MappingRow, range: GuestRange) -> Resul
         mapped_by: kernel::describe_event(database, mapping.mapped_by)?,
         name: mapping.name.clone(),
         file,
-        value: value.as_deref().and_then(Bytes::new),
+        value: contents.and_then(|contents| Bytes::new(&contents, value)),
     })
 }

@@ -1,5 +1,5 @@
 //! The call stack at a write, from the calls in progress: inlined functions get frames of their own, and so do functions that
-//! jumped away (tail calls), which no walk over the stack's memory can see.
+//! jumped away (tail calls), which no walk over the stack's memory can see. Ends where the program went over to another stack.
 
 use guest::{GuestAddr, GuestRange, Moment};
 use store::{CallKind, CallRow, ExecutionQuery, ExecutionRow, Order, QueryError};
@@ -10,6 +10,9 @@ use crate::code::{self, Spot};
 
 /// How many jumps from function to function are followed in one frame.
 const MAX_TAILS: usize = 8;
+
+/// How many instructions a function that switches stacks may have: such functions are short.
+const MAX_SWITCH: usize = 64;
 
 /// How many nested calls are skipped in search of one jump.
 const MAX_SKIPS: usize = 16;
@@ -35,6 +38,9 @@ fn of_calls(database: &Database, spot: Spot, calls: &[CallRow]) -> Result<Vec<St
     let mut pc = spot.pc;
     for call in calls {
         activation(database, Spot { pc, ..spot }, Some(call), &mut out)?;
+        if out.last().is_some_and(|frame| frame.switched.is_some()) {
+            return Ok(out);
+        }
         if call.kind == CallKind::Signal {
             out.push(StackFrame { signal: true, ..StackFrame::default() });
         }
@@ -74,7 +80,8 @@ fn activation(
         push(database, Spot { pc: at.pc, ..spot }, Some(at.moment), out);
     }
     if let Some(last) = out[first..].last_mut() {
-        last.entered = entered;
+        last.entered = entered.filter(|_| tails.switched.is_none());
+        last.switched = tails.switched.map(|moment| moment.0);
     }
     Ok(())
 }
@@ -108,6 +115,8 @@ struct Tails {
     frames: Vec<ExecutionRow>,
     /// The name of the linkage stub behind the last.
     stub: Option<String>,
+    /// When one of them, which then have nothing to do with the frame, went over to another stack.
+    switched: Option<Moment>,
 }
 
 /// Finds the functions that were entered by `call` and jumped on until `spot`.
@@ -123,6 +132,9 @@ fn tail_callers(database: &Database, spot: Spot, call: &CallRow) -> Result<Tails
         }
         let Some(jump) = last_in(database, range, since, spot.moment, call)? else { break };
         let Some(mut next) = following(database, &jump)? else { break };
+        if switches_stack(database, spot, range.start, jump.pc)? {
+            return Ok(Tails { switched: Some(jump.moment), ..Tails::default() });
+        }
         tails.frames.push(jump);
         tails.stub = symbols.stub_target(spot.space, spot.moment, next.pc);
         // A stub is one or two instructions (endbr64, jmp): go on behind it.
@@ -176,6 +188,27 @@ fn following(database: &Database, row: &ExecutionRow) -> Result<Option<Execution
         ..ExecutionQuery::default()
     };
     database.store().executions(&query)?.next().transpose()
+}
+
+/// Whether a function gives `rsp` an unrelated value on the way from its start to a jump out of it.
+fn switches_stack(
+    database: &Database,
+    spot: Spot,
+    start: GuestAddr,
+    jump: GuestAddr,
+) -> Result<bool, QueryError> {
+    let mut pc = start;
+    for _ in 0..MAX_SWITCH {
+        if pc >= jump {
+            break;
+        }
+        let Some(instruction) = code::instruction(database, Spot { pc, ..spot })? else { break };
+        if code::loads_stack_pointer(&instruction) {
+            return Ok(true);
+        }
+        pc = pc.wrapping_add(instruction.len() as u64);
+    }
+    Ok(false)
 }
 
 fn same_function(database: &Database, spot: Spot, a: GuestAddr, b: GuestAddr) -> bool {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::answer::{Answer, Bytes, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
+use crate::answer::{Answer, Bytes, Field, Hop, Origin, Place, StackFrame, Target, Verdict, Writer};
 
 /// An answer about a recording, which what to type next names; without a name, it is the latest.
 pub(crate) struct Shown<'a> {
@@ -32,7 +32,7 @@ impl fmt::Display for Shown<'_> {
                 written(f, hop, target)?;
                 next(f, hop, self.trace)
             }
-            Verdict::NeverWritten(origin) => never_written(f, origin),
+            Verdict::NeverWritten(origin) => never_written(f, origin, target.size),
         }
     }
 }
@@ -81,6 +81,19 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Resul
         let write = plural(cover.len, "byte");
         writeln!(f, "  write  {write} at {}, which cover only {which} of the target", cover.addr)?;
     }
+    if let Some(Field { first, count, changed }) = &target.field {
+        let which = if *count == 1 {
+            format!("bit {first}")
+        } else {
+            format!("bits {first} to {}", first + count - 1)
+        };
+        let what = if *changed {
+            "the last write that changed them"
+        } else {
+            "the last write, which did not change them"
+        };
+        writeln!(f, "  field  {which} of the target: {what}")?;
+    }
     write!(f, "  value  {} -> {}", shown(hop.old.as_ref()), shown(hop.new.as_ref()))?;
     // A forked space has the target where it was; a moved one shows where it was then.
     let elsewhere = hop.values_at != target.addr;
@@ -122,12 +135,22 @@ fn caller(f: &mut fmt::Formatter<'_>, hop: &Hop) -> fmt::Result {
 
 fn source(f: &mut fmt::Formatter<'_>, place: &Place) -> fmt::Result {
     match &place.source {
-        Some(text) => writeln!(f, "         {text}"),
-        None => Ok(()),
+        Some(text) => writeln!(f, "         {text}")?,
+        None => return Ok(()),
+    }
+    match &place.file {
+        Some(file) if place.source_changed => {
+            writeln!(
+                f,
+                "         ({} was changed since the recording: the line may be another one)",
+                short(file)
+            )
+        }
+        _ => Ok(()),
     }
 }
 
-fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin) -> fmt::Result {
+fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin, size: u64) -> fmt::Result {
     writeln!(f, ": never written since it was mapped at @{} by {}", origin.mapped_at, origin.mapped_by)?;
     match &origin.file {
         Some((path, offset)) => writeln!(f, "  from   {path} offset {offset:#x}")?,
@@ -136,7 +159,8 @@ fn never_written(f: &mut fmt::Formatter<'_>, origin: &Origin) -> fmt::Result {
     if !origin.name.is_empty() {
         writeln!(f, "  in     {}", origin.name)?;
     }
-    write!(f, "  value  {}", shown(origin.value.as_ref()))
+    let part = origin.value.as_ref().is_some_and(|value| (value.hex.len() as u64) < size * 2);
+    write!(f, "  value  {}{}", shown(origin.value.as_ref()), if part { ".." } else { "" })
 }
 
 /// `fill_metric at s1.c:16`, or the module where there is no source.
@@ -162,7 +186,10 @@ fn stack_line(frame: &StackFrame) -> String {
         line.push_str(" (inlined)");
     }
     if let Some(moment) = frame.jumped {
-        line.push_str(&format!(" (jumped on at @{moment})"));
+        line.push_str(&format!(" (left by a jump at @{moment})"));
+    }
+    if let Some(moment) = frame.switched {
+        line.push_str(&format!(" (its stack was switched to at @{moment})"));
     }
     line
 }
@@ -176,10 +203,17 @@ fn plural(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// `64 (0x40)`; bytes in memory order where they are no number.
+/// `64 (0x40)`, `-7 (0xfff9)`, `"text" (7465787400)`; bytes in memory order where they are no number.
 fn shown(bytes: Option<&Bytes>) -> String {
     match bytes {
         None => "?".to_owned(),
+        Some(Bytes { typed: Some(typed), number: Some(n), .. }) if *typed != n.to_string() => {
+            match format!("{n:#x}") {
+                raw if raw == *typed => raw,
+                raw => format!("{typed} ({raw})"),
+            }
+        }
+        Some(Bytes { typed: Some(typed), number: None, hex }) => format!("{typed} ({hex})"),
         Some(Bytes { number: Some(n), .. }) if *n < 10 => n.to_string(),
         Some(Bytes { number: Some(n), .. }) => format!("{n} ({n:#x})"),
         Some(Bytes { hex, .. }) => hex.clone(),

@@ -141,6 +141,55 @@ fn a_replay_up_to_a_moment_prints_what_was_printed_until_then() {
     assert_eq!(moments.len(), 2);
     assert_eq!(until(&format!("@{}", moments[1])), "one\n");
     assert_eq!(until(&format!("@{}", moments[1] + 1)), "one\ntwo\n");
+    let beyond = backstory(["replay", "--until", "@999999999999", "-t"]).arg(&trace).output().unwrap();
+    assert_eq!(
+        (beyond.status.code(), stdout(&beyond)),
+        (Some(2), String::new()),
+        "nothing is printed before it is refused"
+    );
+}
+
+/// What a library warns of is a line like any other.
+#[test]
+fn warnings_are_lines_of_backstory() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    record(&trace, &["true"]);
+    done(backstory(["replay"]).arg(&trace));
+    std::fs::write(trace.join("learned").join("ticks"), "nothing of the kind").unwrap();
+    let output = backstory(["replay"]).arg(&trace).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(0), 1), "{said}");
+    assert!(said.starts_with("backstory: ignoring the learned counts: "), "{said}");
+}
+
+#[test]
+fn info_names_the_signal_that_killed() {
+    let scratch = tempfile::tempdir().unwrap();
+    for (name, script, ended) in [
+        ("a", "kill -SEGV $$", "killed by signal 11 (SIGSEGV) after"),
+        ("b", "exit 139", "exit status 139 after"),
+    ] {
+        let trace = scratch.path().join(name);
+        record(&trace, &["sh", "-c", script]);
+        let info = done(backstory(["info", "-t"]).arg(&trace));
+        assert!(info.contains(ended), "{info}");
+    }
+}
+
+#[test]
+fn what_is_being_indexed_is_not_removed() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("trace");
+    record(&trace, &["true"]);
+    let lock = std::fs::File::create(trace.join("index.lock")).unwrap();
+    lock.lock().unwrap();
+    let refused = backstory(["rm", "-t"]).arg(&trace).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is being indexed"));
+    drop(lock);
+    done(backstory(["rm", "-t"]).arg(&trace));
+    assert!(!trace.exists());
 }
 
 #[test]

@@ -109,6 +109,10 @@ fn wrong_sql() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("no such column: no_such") && text.contains('^'), "{text}");
+    let sql = "SELECT count(*) FROM executions WHERE moment >= :from";
+    let output = backstory(["query", "-t"]).arg(&dir).arg(sql).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("backstory: `:from` has no value"));
 }
 
 #[test]

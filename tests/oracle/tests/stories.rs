@@ -323,6 +323,99 @@ fn never_written() {
     names(&String::from_utf8_lossy(&unmapped.stderr), &["not mapped"]);
 }
 
+/// A goroutine's stack ends with the function that `go` was said about: what the scheduler did before is none of its callers.
+#[test]
+fn goroutines_have_stacks_of_their_own() {
+    const SOURCE: &str = "package main\n\nimport \"sync\"\n\nvar total int\nvar table [4]int\n\n\
+        //go:noinline\nfunc add(n int) { total += n; table[n&3] = n }\n\n\
+        func main() {\n\tvar wg sync.WaitGroup\n\tch := make(chan int)\n\twg.Add(1)\n\tgo func() {\n\
+        \t\tfor n := range ch {\n\t\t\tadd(n)\n\t\t}\n\t\twg.Done()\n\t}()\n\
+        \tfor i := 0; i < 5; i++ {\n\t\tch <- i\n\t}\n\tclose(ch)\n\twg.Wait()\n\tprintln(total)\n}\n";
+    let scratch = tempfile::tempdir().unwrap();
+    let (source, program) = (scratch.path().join("total.go"), scratch.path().join("total"));
+    fs::write(&source, SOURCE).unwrap();
+    let mut compiler = std::process::Command::new("go");
+    compiler.args(["build", "-gcflags=-N -l", "-o"]).arg(&program).arg(&source);
+    match compiler.env("GOCACHE", scratch.path().join("cache")).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return println!("skipped: no go here ({error})"),
+    }
+    let trace = scratch.path().join("trace");
+    record(&trace, &[program]);
+    let story = Story { source, trace, output: String::new(), _scratch: scratch };
+    for name in ["total", "main.total", "main.table[1]", "table[1]"] {
+        let answer = story.why(&[name]);
+        let stack = answer["stack"].as_array().unwrap();
+        let functions: Vec<&str> =
+            stack.iter().map(|frame| frame["place"]["function"].as_str().unwrap()).collect();
+        assert_eq!(functions, ["main.add", "main.main.func1"], "{name}: {answer:#}");
+        assert!(stack[1]["switched"].is_u64(), "{answer:#}");
+    }
+}
+
+/// A source file that was changed since then, and a kept file that is gone, do not pass in silence.
+#[test]
+fn what_changed_since_the_recording_is_said() {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("once.c");
+    fs::write(&source, "int counter;\nint main(void) { counter = 7; return 0; }\n").unwrap();
+    let program = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    record(&trace, &[program]);
+    let story = Story { source: source.clone(), trace, output: String::new(), _scratch: scratch };
+    assert!(!story.text(&["counter"]).contains("changed since"));
+    let written = fs::File::options().write(true).open(&source).unwrap();
+    written.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(5)).unwrap();
+    names(&story.text(&["counter"]), &["(once.c was changed since the recording"]);
+    assert_eq!(story.why(&["counter"])["writer"]["instruction"]["place"]["source_changed"], true);
+
+    let kept = fs::read_dir(story.trace.join("files")).unwrap().map(|entry| entry.unwrap().path());
+    kept.for_each(|path| fs::remove_file(path).unwrap());
+    for args in [["why", "counter"], ["query", "SELECT 1"]] {
+        let output = backstory(args).arg("-t").arg(&story.trace).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(3), 1), "{said}");
+        assert!(said.starts_with("backstory: cannot read kept file "), "{said}");
+    }
+}
+
+/// Values are shown by their types, bit-fields without their neighbours, and by the write that changed them.
+#[test]
+fn values_are_what_their_types_say() {
+    const SOURCE: &str = "short sh; float flt; double dbl; int *ptr; char text[8]; _Bool on; unsigned wide;\n\
+        volatile struct { unsigned lo : 4, hi : 4; int neg : 6; unsigned idle : 3; } b;\n\
+        static void set_lo(void) { b.lo = 3; }\nstatic void set_hi(void) { b.hi = 12; }\n\
+        int main(void) { sh = -7; flt = 0.5; dbl = 2.5; ptr = 0; ptr = (int *)0x1234; __builtin_memcpy(text, \"abcdefg\", 8);\n\
+        on = 1; wide = -1; b.neg = -3; set_lo(); set_hi(); return 0; }\n";
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("typed.c");
+    fs::write(&source, SOURCE).unwrap();
+    let program = programs::build_file(&source, scratch.path());
+    let trace = scratch.path().join("trace");
+    record(&trace, &[program]);
+    let story = Story { source, trace, output: String::new(), _scratch: scratch };
+    for (name, value) in [
+        ("sh", "0 -> -7 (0xfff9)"),
+        ("flt", "0.0 (0x0) -> 0.5 (0x3f000000)"),
+        ("dbl", "0.0 (0x0) -> 2.5 (0x4004000000000000)"),
+        ("ptr", "0x0 -> 0x1234"),
+        ("text", "\"\" (0x0) -> \"abcdefg\" (0x67666564636261)"),
+        ("on", "false (0x0) -> true (0x1)"),
+        ("wide", "0 -> 4294967295 (0xffffffff)"),
+        ("b.hi", "0 (0x3) -> 12 (0xc3)"),
+        ("b.neg", "0 -> -3 (0x3d)"),
+    ] {
+        names(&story.text(&[name]), &[&format!("  value  {value}\n")]);
+    }
+    names(
+        &story.text(&["b.lo"]),
+        &["set_lo", "  field  bits 0 to 3 of the target: the last write that changed them", "0 -> 3"],
+    );
+    names(&story.text(&["b.hi"]), &["set_hi", "  field  bits 4 to 7 of the target"]);
+    assert_eq!(story.why(&["sh"])["new"]["typed"], "-7");
+    assert_eq!(story.why(&["b.neg"])["target"]["field"]["count"], 6);
+}
+
 #[test]
 fn every_story_is_told() {
     let mut files: Vec<String> = fs::read_dir(folder())
