@@ -33,7 +33,7 @@ int main(void) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < 3; i++)
         pthread_create(&others[i], NULL, wait_for_it, NULL);
-    for (long i = 0; i < 20000000; i++)
+    for (long i = 0; i < 200000000; i++)
         work = work * 33 + 1;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < 3; i++)
