@@ -258,6 +258,7 @@ impl Stack {
                     frame.callee = pc;
                 }
             }
+            Pending::Jump if is_recorders(pc) => {}
             Pending::Jump => {
                 self.unfinished.jumped.get_or_insert(moment);
                 self.bind(pc);
@@ -298,6 +299,7 @@ impl Stack {
             BlockEnd::IndirectJump if entered && turn.instructions <= 2 => {
                 self.unfinished.pending = Pending::Stub
             }
+            BlockEnd::IndirectJump if is_recorders(turn.pc) => {}
             BlockEnd::IndirectJump => self.unfinished.pending = Pending::Jump,
             _ => {}
         }
@@ -423,6 +425,13 @@ impl<'a> Pauses<'a> {
         let mark = self.marks.first().map_or(u64::MAX, |mark| mark.tick);
         self.hints.first().map_or(mark, |hint| hint.tick.min(mark))
     }
+}
+
+/// Whether instructions are the recorder's that stand for some of the dynamic linker's (`abi::RESOLVER`): no program has memory there. What jumps
+/// there comes back to behind those.
+fn is_recorders(pc: GuestAddr) -> bool {
+    const LOWEST: u64 = 0x2_0000;
+    pc.0 < LOWEST
 }
 
 /// Whether a block begins as the second half of a linkage stub does, `push NUMBER; jmp`: no compiled function does.

@@ -289,7 +289,8 @@ impl Session {
 
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
-        self.core.sink.look_at_words();
+        let holder = self.turn.and_then(|(holder, _)| Some(self.tasks.get(&holder)?.id));
+        self.core.sink.others_wait(holder);
         self.reported = Some(tid);
         if let Some((holder, _)) = self.turn.filter(|(holder, _)| *holder != tid) {
             self.drain(holder)?;

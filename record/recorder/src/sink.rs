@@ -26,8 +26,10 @@ struct Word {
     addr: GuestAddr,
     /// What it was when the call began.
     then: u32,
-    /// What it was first found changed to: others may change it again.
+    /// What it was changed to.
     changed: Option<u32>,
+    /// The call waits: from now on others change it.
+    waits: bool,
 }
 
 /// What a system call did.
@@ -71,16 +73,17 @@ impl Sink {
     /// The call that began last changes a word when it begins to wait.
     pub(crate) fn watch_word(&mut self, space: &Rc<Space>, at: GuestAddr) {
         if let (Some(begun), Ok(now)) = (self.begun.last_mut(), space.memory.read_u32(at)) {
-            begun.word = Some(Word { space: Rc::clone(space), addr: at, then: now, changed: None });
+            let space = Rc::clone(space);
+            begun.word = Some(Word { space, addr: at, then: now, changed: None, waits: false });
         }
     }
 
-    /// Another task than those that are in calls is about to run.
-    pub(crate) fn look_at_words(&mut self) {
-        for word in self.begun.iter_mut().filter_map(|begun| begun.word.as_mut()) {
-            if word.changed.is_none() {
-                word.changed = word.space.memory.read_u32(word.addr).ok().filter(|now| *now != word.then);
-            }
+    /// Calls of other tasks than this one, which may be on its way, wait by now.
+    pub(crate) fn others_wait(&mut self, than: Option<TaskId>) {
+        for begun in &mut self.begun {
+            let Some(word) = begun.word.as_mut().filter(|word| !word.waits) else { continue };
+            word.changed = word.space.memory.read_u32(word.addr).ok().filter(|now| *now != word.then);
+            word.waits = word.changed.is_some() || than != Some(begun.task);
         }
     }
 

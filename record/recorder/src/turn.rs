@@ -329,7 +329,7 @@ impl Session {
             }
             let over = self.core.timer.now() != self.seen_tick;
             if (over || may_block || round > PATIENCE) && self.sleepers.is_sleeping(tid) {
-                self.core.sink.look_at_words();
+                self.core.sink.others_wait(None);
                 self.turn = None;
                 break;
             }
