@@ -61,7 +61,7 @@ fn record(folder: &Path, command: &[&str]) -> Trace {
         paranoid: false,
         linger: None,
         chaos: None,
-        buffer: true,
+        buffer: recorder::Buffer::Soon,
         counter: recorder::CounterChoice::default(),
     });
     assert_eq!(outcome.unwrap().exit_code, 0);

@@ -28,6 +28,7 @@ use trace::{Event, Fact, MapOp, TracedInfo};
 
 use crate::api::{self, RecordError};
 use crate::exec;
+use crate::procfs;
 use crate::session::Core;
 use crate::sink::Sink;
 use crate::stop::StopError;
@@ -50,7 +51,7 @@ pub(crate) struct Buffering {
     /// How many more calls that could have been made so are stopped at before any is.
     patience: u32,
     /// The code of files, as it was before anything was rewritten.
-    texts: HashMap<sites::Key, Rc<patch::Text>>,
+    texts: HashMap<procfs::FilePart, Rc<patch::Text>>,
 }
 
 impl Buffering {

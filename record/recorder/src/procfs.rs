@@ -22,6 +22,22 @@ pub(crate) struct Mapping {
     pub(crate) name: String,
 }
 
+/// Which part of which file a mapping shows: device-less, as names and inodes tell enough apart; what is rewritten there is compared first.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FilePart {
+    name: String,
+    inode: u64,
+    offset: u64,
+    len: u64,
+}
+
+impl Mapping {
+    pub(crate) fn part(&self) -> FilePart {
+        let Self { ref name, inode, offset, range, .. } = *self;
+        FilePart { name: name.clone(), inode, offset, len: range.len() }
+    }
+}
+
 /// Reads a file of the kernel's, which does not tell its length, in few calls. One that is made at once (`whole`) ends where a read does.
 fn contents(path: &str, whole: bool) -> io::Result<Vec<u8>> {
     const ROOM: usize = 8192;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use guest::{COMPACTED, GuestAddr, GuestMemory, Unmapped, image_len};
 use ptrace::Memory;
 
-use crate::procfs::Mapping;
+use crate::procfs::{FilePart, Mapping};
 
 /// Components that the linker saves: what functions' arguments may lie in.
 const SAVED: u64 = 0xee;
@@ -75,7 +75,7 @@ impl Place {
 
 /// Where in the code of files the places are.
 #[derive(Debug, Default)]
-pub(crate) struct Resolvers(HashMap<(String, u64, u64, u64), Vec<(u64, Place)>>);
+pub(crate) struct Resolvers(HashMap<FilePart, Vec<(u64, Place)>>);
 
 impl Resolvers {
     /// Rewrites the places in the linker that a new program starts in, at `pc`. What then lies in the page from [`abi::RESOLVER`] on; empty
@@ -92,8 +92,7 @@ impl Resolvers {
         else {
             return Ok(Vec::new());
         };
-        let Mapping { range, inode, offset, ref name, .. } = *mapping;
-        let key = (name.clone(), inode, offset, range.len());
+        let (range, key) = (mapping.range, mapping.part());
         let places = match self.0.get(&key) {
             Some(places) => places.clone(),
             None => {

@@ -289,8 +289,7 @@ impl Session {
 
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
-        let holder = self.turn.and_then(|(holder, _)| Some(self.tasks.get(&holder)?.id));
-        self.core.sink.others_wait(holder);
+        self.let_wait(Some(tid));
         self.reported = Some(tid);
         if let Some((holder, _)) = self.turn.filter(|(holder, _)| *holder != tid) {
             self.drain(holder)?;
@@ -513,6 +512,23 @@ impl Session {
         let process = self.tasks.get(&tid).map(|task| task.process);
         for task in self.tasks.values_mut().filter(|task| Some(task.process) == process) {
             task.held.retain(|held| !signal::is_stop(held.signal));
+        }
+    }
+
+    /// Something else happens than that this task goes on: the others whose calls change memory when they begin to wait come to that.
+    pub(crate) fn let_wait(&mut self, but: Option<HostTid>) {
+        const PATIENCE: u32 = 1000;
+        let but = but.and_then(|tid| self.tasks.get(&tid)).map(|task| task.id);
+        for id in self.core.sink.about_to_wait(but) {
+            let task = self.tasks.values().find(|task| task.id == id && matches!(task.run, Run::Running));
+            let Some(host) = task.map(|task| task.host) else { continue };
+            for _ in 0..PATIENCE {
+                if !procfs::is_runnable(host) {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            self.core.sink.waits(id);
         }
     }
 

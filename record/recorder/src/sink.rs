@@ -78,12 +78,24 @@ impl Sink {
         }
     }
 
-    /// Calls of other tasks than this one, which may be on its way, wait by now.
-    pub(crate) fn others_wait(&mut self, than: Option<TaskId>) {
-        for begun in &mut self.begun {
-            let Some(word) = begun.word.as_mut().filter(|word| !word.waits) else { continue };
+    /// Whether the task's call changes a word when it begins to wait, and has not begun to as far as is known.
+    pub(crate) fn is_about_to_wait(&self, task: TaskId) -> bool {
+        self.begun.iter().any(|begun| begun.task == task && begun.word.as_ref().is_some_and(|it| !it.waits))
+    }
+
+    /// The tasks but this one whose calls change a word when they begin to wait, as far as that is not known to have happened.
+    pub(crate) fn about_to_wait(&self, but: Option<TaskId>) -> Vec<TaskId> {
+        let unsettled = |begun: &&Begun| begun.word.as_ref().is_some_and(|word| !word.waits);
+        let tasks = self.begun.iter().filter(unsettled).map(|begun| begun.task);
+        tasks.filter(|task| but != Some(*task)).collect()
+    }
+
+    /// The task's call waits by now: what it changed for that. From here on others change it.
+    pub(crate) fn waits(&mut self, task: TaskId) {
+        for word in self.begun.iter_mut().filter(|begun| begun.task == task).filter_map(|it| it.word.as_mut())
+        {
             word.changed = word.space.memory.read_u32(word.addr).ok().filter(|now| *now != word.then);
-            word.waits = word.changed.is_some() || than != Some(begun.task);
+            word.waits = true;
         }
     }
 

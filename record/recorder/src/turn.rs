@@ -44,7 +44,10 @@ impl Session {
             // What it has just mapped may be what another runs on.
             let barred = self.ready.contains(&tid) && !self.may_run(tid);
             let over = yields || now.wrapping_sub(since) >= self.slice() || self.ends_by_chance(tid);
-            if gone || barred || over && self.others_ready(tid) {
+            // What a call changes when it begins to wait changes before others run.
+            let on_its_way = self.ready.contains(&tid)
+                && self.tasks.get(&tid).is_some_and(|task| self.core.sink.is_about_to_wait(task.id));
+            if gone || barred || over && !on_its_way && self.others_ready(tid) {
                 self.turn = None;
                 if let Some(chaos) = self.chaos.as_mut().filter(|_| !gone) {
                     chaos.used_up(tid);
@@ -84,6 +87,7 @@ impl Session {
             self.report(waited)?;
             return Ok(false);
         }
+        self.let_wait(Some(tid));
         self.ready.remove(&tid);
         let slice = self.counted_slice(tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
@@ -329,7 +333,6 @@ impl Session {
             }
             let over = self.core.timer.now() != self.seen_tick;
             if (over || may_block || round > PATIENCE) && self.sleepers.is_sleeping(tid) {
-                self.core.sink.others_wait(None);
                 self.turn = None;
                 break;
             }

@@ -47,7 +47,7 @@ fn recorded(text: &str, exit_code: i32) -> (Outcome, Vec<Event>) {
         paranoid: true,
         linger: None,
         chaos: None,
-        buffer: true,
+        buffer: backstory_recorder::Buffer::Soon,
         counter: CounterChoice::default(),
     };
     let outcome = record(&options).expect("a recording");

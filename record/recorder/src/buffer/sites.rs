@@ -15,17 +15,8 @@ use trace::MapOp;
 
 use super::{INSTRUCTION, Mapped};
 use crate::image;
-use crate::procfs::{self, Mapping};
+use crate::procfs::{self, FilePart, Mapping};
 use crate::task::Task;
-
-/// Which part of which file a mapping shows: device-less, as names and inodes tell enough apart; what is rewritten is compared first.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Key {
-    name: String,
-    inode: u64,
-    offset: u64,
-    len: u64,
-}
 
 /// A rewritten instruction.
 #[derive(Clone, Debug)]
@@ -124,7 +115,7 @@ const REFUSED: [u32; 9] = [
 
 /// Rewrites an instruction, and tells what that wrote. `None` if it cannot be.
 pub(super) fn rewrite(
-    texts: &mut HashMap<Key, Rc<Text>>,
+    texts: &mut HashMap<FilePart, Rc<Text>>,
     task: &Task,
     inside: &mut Mapped,
     at: u64,
@@ -161,7 +152,7 @@ pub(super) fn rewrite(
     Some(ops)
 }
 
-fn planned(texts: &mut HashMap<Key, Rc<Text>>, task: &Task, inside: &Mapped, at: u64) -> Option<Plan> {
+fn planned(texts: &mut HashMap<FilePart, Rc<Text>>, task: &Task, inside: &Mapped, at: u64) -> Option<Plan> {
     if inside.stubs >= STUB_COUNT {
         return None;
     }
@@ -212,15 +203,14 @@ fn is_fit(mapping: &Mapping) -> bool {
 
 /// The code of a mapping as it was before anything was rewritten.
 fn text(
-    texts: &mut HashMap<Key, Rc<Text>>,
+    texts: &mut HashMap<FilePart, Rc<Text>>,
     task: &Task,
     inside: &Mapped,
     mapping: &Mapping,
 ) -> Option<Rc<Text>> {
     let memory = &task.space.memory;
-    let Mapping { range, inode, offset, .. } = *mapping;
-    let key = Key { name: mapping.name.clone(), inode, offset, len: range.len() };
-    match texts.entry(key) {
+    let range = mapping.range;
+    match texts.entry(mapping.part()) {
         Entry::Occupied(known) => Some(Rc::clone(known.get())),
         Entry::Vacant(new) => {
             let mut bytes =

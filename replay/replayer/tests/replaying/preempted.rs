@@ -20,7 +20,7 @@ fn record(scratch: &Path, command: &[String], seed: u64) -> Trace {
         paranoid: true,
         linger: None,
         chaos: Some(seed),
-        buffer: true,
+        buffer: recorder::Buffer::Soon,
         counter: CounterChoice::State,
     };
     let outcome = recorder::record(&options).unwrap();

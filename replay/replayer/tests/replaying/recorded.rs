@@ -23,8 +23,15 @@ pub(crate) fn record(scratch: &Path, command: &[&str]) -> Trace {
 pub(crate) fn record_with(scratch: &Path, command: &[&str], counter: CounterChoice) -> Trace {
     let output = scratch.join("trace");
     let command = command.iter().map(Into::into).collect();
-    let options =
-        Options { command, output, paranoid: false, linger: None, chaos: None, buffer: true, counter };
+    let options = Options {
+        command,
+        output,
+        paranoid: false,
+        linger: None,
+        chaos: None,
+        buffer: recorder::Buffer::Soon,
+        counter,
+    };
     let outcome = recorder::record(&options).unwrap();
     assert_eq!(outcome.refused, None);
     let trace = Trace::open(&outcome.trace).unwrap();

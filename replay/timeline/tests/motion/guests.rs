@@ -107,7 +107,7 @@ pub(crate) fn record_command(scratch: &Path, command: &[&str]) -> Trace {
         paranoid: false,
         linger: None,
         chaos: None,
-        buffer: true,
+        buffer: recorder::Buffer::Soon,
         counter: CounterChoice::default(),
     };
     let outcome = recorder::record(&options).unwrap();
