@@ -188,10 +188,10 @@ fn answer_cpuid(
     instruction: &Instruction,
 ) -> io::Result<()> {
     let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
-    let table = &trace.header().machine.cpuid;
-    let row = table.iter().find(|row| row.leaf == leaf && row.subleaf.is_none_or(|s| s == subleaf));
-    let row = row.ok_or_else(|| io::Error::other(format!("no cpuid row for {leaf:#x}/{subleaf:#x}")))?;
-    let [eax, ebx, ecx, edx] = row.result.map(u64::from);
+    let answer = trace.header().machine.cpuid(leaf, subleaf);
+    let answer =
+        answer.ok_or_else(|| io::Error::other(format!("no cpuid row for {leaf:#x}/{subleaf:#x}")))?;
+    let [eax, ebx, ecx, edx] = answer.map(u64::from);
     let after = Registers { rax: eax, rbx: ebx, rcx: ecx, rdx: edx, rip: instruction.next_ip(), ..*regs };
     stub.tracee().set_registers(&after).map_err(io::Error::other)
 }

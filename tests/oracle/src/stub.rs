@@ -13,8 +13,12 @@ use guest::{GuestAddr, GuestRange, Prot};
 use ptrace::{HostTid, Memory, Report, Stopped, inject_with_trap, wait_for};
 use trace::{Backing, MapOp, Trace};
 
+/// Where the stub's own page lies: above what a recorder puts into programs, which may be in a recording, and below programs.
+const PAGE: u64 = abi::buffer::END.next_multiple_of(0x1_0000);
 /// Where paths are put for calls that take one.
-const SCRATCH: u64 = abi::PAGE + abi::PAGE_LEN;
+const SCRATCH: u64 = PAGE + abi::PAGE_LEN;
+/// Below lies memory of the stub's or the recorder's.
+pub const END: u64 = SCRATCH + abi::PAGE_LEN;
 
 /// A process that holds whatever is mapped into it. Killed on drop.
 #[derive(Debug)]
@@ -24,17 +28,17 @@ pub struct Stub {
     memory: Memory,
 }
 
-/// A static executable of one loaded page, the `abi` page, entered at an `int3`.
+/// A static executable of one loaded page, with the bytes of the `abi` page, entered at an `int3`.
 fn elf() -> Vec<u8> {
     let mut file = Vec::with_capacity(8192);
     file.extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
     file.extend_from_slice(&[2, 0, 62, 0, 1, 0, 0, 0]); // ET_EXEC, x86-64, version 1
-    for word in [abi::SYSCALL_RETURN, 64, 0] {
+    for word in [PAGE + abi::CODE.len() as u64 / 2, 64, 0] {
         file.extend_from_slice(&word.to_le_bytes()); // entry, program headers, no sections
     }
     file.extend_from_slice(&[0, 0, 0, 0, 64, 0, 56, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     file.extend_from_slice(&[1, 0, 0, 0, 5, 0, 0, 0]); // PT_LOAD, read and execute
-    for word in [0x1000, abi::PAGE, abi::PAGE, abi::PAGE_LEN, abi::PAGE_LEN, 0x1000] {
+    for word in [0x1000, PAGE, PAGE, abi::PAGE_LEN, abi::PAGE_LEN, 0x1000] {
         file.extend_from_slice(&word.to_le_bytes());
     }
     file.resize(0x1000, 0);
@@ -103,7 +107,7 @@ impl Stub {
     fn call(&mut self, nr: libc::c_long, args: [u64; 6]) -> io::Result<u64> {
         let tracee = self.tracee.take().expect("the stub is stopped between calls");
         let (tracee, result) =
-            inject_with_trap(tracee, GuestAddr(abi::SYSCALL), nr as u64, args).map_err(io::Error::other)?;
+            inject_with_trap(tracee, GuestAddr(PAGE), nr as u64, args).map_err(io::Error::other)?;
         self.tracee = Some(tracee);
         match result {
             -4095..0 => {

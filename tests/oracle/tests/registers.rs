@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use backstory_oracle::command::recorder;
-use backstory_oracle::programs;
 use backstory_oracle::stepper::{Visitor, hash, walk};
 use backstory_oracle::stub::Stub;
+use backstory_oracle::{programs, stub};
 use guest::{GuestAddr, GuestMemory, GuestRange, Moment, PAGE_SIZE, Registers, XState};
 use iced_x86::Instruction;
 use timeline::{Bias, Timeline};
@@ -59,7 +59,7 @@ fn writable(stub: &Stub) -> Vec<GuestRange> {
         let mut words = line.split_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
         let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-        let ours = start < abi::PAGE + 2 * abi::PAGE_LEN;
+        let ours = start < stub::END;
         (words.next()?.starts_with("rw") && !ours)
             .then_some(GuestRange { start: GuestAddr(start), end: GuestAddr(end) })
     };
