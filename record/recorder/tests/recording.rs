@@ -28,7 +28,7 @@ fn try_record(command: &[&str], paranoid: bool) -> Result<(Outcome, TempDir), Re
         paranoid,
         linger: None,
         chaos: None,
-        buffer: backstory_recorder::Buffer::Soon,
+        buffer: backstory_recorder::Buffer::Worthwhile,
         counter: CounterChoice::default(),
     };
     record(&options).map(|outcome| (outcome, dir))
