@@ -337,8 +337,7 @@ global_asm!(
     "17:",
     "test rax, rax",
     "jns 5b",
-    "movzx eax, word ptr [rbx]",
-    "jmp 9f",
+    "jmp 8b",
     // In r12: 0, what there is was asked; 1, it was opened; else the descriptor, plus 2, and its file system was asked.
     "14:",
     "cmp r12d, 1",

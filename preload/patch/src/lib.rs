@@ -31,7 +31,7 @@ mod text;
 
 pub use addr::{CodeAddr, LowAddr};
 pub use map::{PcMap, Place, Registers};
-pub use plan::{Examined, Facts, Method, Plan, Site, Write, plan};
+pub use plan::{Examined, Facts, Method, Plan, Site, Write, jump_through, plan};
 pub use refusal::{Obstacle, Refusal};
 pub use stub::{MAX_STUB, Stub};
 pub use text::Text;

@@ -103,6 +103,11 @@ pub struct Plan {
     pub map: PcMap,
 }
 
+/// A jump to where the eight bytes in a slot say.
+pub fn jump_through(slot: LowAddr) -> Vec<u8> {
+    [&[0xFF, 0x24, 0x25][..], &slot.displacement()].concat()
+}
+
 /// Finds a way to patch a site: the first of [`Method::ALL`] that works.
 pub fn plan(text: &Text, site: Site, facts: Facts<'_>) -> Result<Plan, Refusal> {
     let examined = Examined::new(text, site, facts)?;
@@ -166,7 +171,7 @@ impl<'a> Examined<'a> {
 
     /// The jump to the stub: through the slot, so that copies of it lead there, too.
     pub(crate) fn jump(&self) -> Vec<u8> {
-        [&[0xFF, 0x24, 0x25][..], &self.site.slot.displacement()].concat()
+        jump_through(self.site.slot)
     }
 
     fn forward(&self) -> Result<Plan, Obstacle> {

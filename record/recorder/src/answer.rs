@@ -131,14 +131,14 @@ fn only_counts(task: &Task, attr: u64) -> bool {
 /// Promises what an answer writes, at the call's return: until then others must not see it. `result`, or `EFAULT` where the guest itself could
 /// not store.
 fn promise(task: &mut Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
-    let addr = GuestAddr(addr);
+    // What is there, once more.
     let mut there = vec![0; bytes.len()];
-    let memory = &task.space.memory;
-    if memory.read_some(addr, &mut there) < bytes.len() || memory.write(addr, &there).is_err() {
-        return Errno::EFAULT.as_result();
+    task.space.memory.read_some(GuestAddr(addr), &mut there);
+    let answer = store(task, addr, &there, result);
+    if answer == result {
+        task.promised = Some((GuestAddr(addr), bytes.to_vec()));
     }
-    task.promised = Some((addr, bytes.to_vec()));
-    result
+    answer
 }
 
 /// Stores what was promised.

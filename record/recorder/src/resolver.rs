@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use guest::{COMPACTED, GuestAddr, GuestMemory, Unmapped, image_len};
+use patch::LowAddr;
 use ptrace::Memory;
 
 use crate::procfs::{FilePart, Mapping};
@@ -128,9 +129,9 @@ impl Resolvers {
     }
 }
 
-/// A jump to where eight bytes say.
+/// A jump to where eight bytes in the page of ours say.
 fn through(slot: u64) -> Vec<u8> {
-    [&[0xff, 0x24, 0x25][..], &(slot as u32).to_le_bytes()].concat()
+    LowAddr::new(slot).map(patch::jump_through).expect("the page lies below 2 GiB")
 }
 
 /// The places in code, if each is there as often as the other.

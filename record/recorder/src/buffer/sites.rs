@@ -132,13 +132,9 @@ pub(super) fn rewrite(
     }
     let site = Site { at, writes, occupied, method, pcs };
     let mut ops = Vec::new();
-    inside.left.retain(|left| {
-        let in_the_way = site.overlaps(range_of(left));
-        if in_the_way {
-            put_back_one(memory, left, &mut ops);
-        }
-        !in_the_way
-    });
+    for left in inside.left.extract_if(.., |left| site.overlaps(range_of(left))) {
+        put_back_one(memory, &left, &mut ops);
+    }
     for write in &site.writes {
         if memory.write(GuestAddr(write.at.0), &write.new).is_err() {
             // As if nothing had been written.
