@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use guest::{PAGE_SIZE, Prot};
-use object::read::elf::ProgramHeader;
-use object::{Object, ObjectSegment, SegmentFlags, elf};
+use object::{Object, ObjectSegment, SegmentFlags};
 
 use crate::bytes::Bytes;
 use crate::debug_file;
@@ -74,15 +73,6 @@ impl Image {
         let start = self.segments.iter().map(|s| s.vaddr).min()?;
         let end = self.segments.iter().map(|s| s.vaddr.saturating_add(s.memory_size)).max()?;
         Some((start & !(PAGE_SIZE - 1), end))
-    }
-
-    /// How far below the thread pointer the program has a variable that lies at `offset` in its thread-local block.
-    pub(crate) fn below_thread_pointer(&self, offset: u64) -> Option<u64> {
-        let object::File::Elf64(file) = object::File::parse(&*self.bytes).ok()? else { return None };
-        let endian = file.endian();
-        let block = file.elf_program_headers().iter().find(|header| header.p_type(endian) == elf::PT_TLS)?;
-        let size = block.p_memsz(endian).checked_next_multiple_of(block.p_align(endian).max(1))?;
-        size.checked_sub(offset)
     }
 
     /// Its symbols and those of its debug file.

@@ -142,18 +142,13 @@ pub enum ResolveError {
         addr: GuestAddr,
     },
     /// A variable of one thread: it has no one address.
-    #[error("`{name}` is thread-local: it has an address per thread, give the address{}", thread_hint(*.below))]
+    #[error(
+        "`{name}` is thread-local: it has an address per thread, which `print &{name}` in gdb tells in that thread"
+    )]
     ThreadLocal {
         /// What was asked.
         name: String,
-        /// How far below the thread pointer it lies, where that is fixed.
-        below: Option<u64>,
     },
-}
-
-fn thread_hint(below: Option<u64>) -> String {
-    below
-        .map_or_else(String::new, |below| format!(" (in gdb, in that thread: `print/x $fs_base-{below:#x}`)"))
 }
 
 fn hint(similar: &[String]) -> String {

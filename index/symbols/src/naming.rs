@@ -31,14 +31,11 @@ impl Symbols {
     ) -> Result<Found<'_>, ResolveError> {
         let modules = self.modules(space, moment);
         for look in LOOKS {
-            let mut local = None;
-            for (number, &(image, file, bias)) in modules.iter().enumerate() {
+            let mut local = false;
+            for &(image, file, bias) in &modules {
                 let symbols = look(image, name).into_iter();
                 let (locals, fixed): (Vec<_>, Vec<_>) = symbols.partition(|s| s.kind == Kind::ThreadLocal);
-                // The program's own block is the one right below the thread pointer.
-                let below =
-                    |symbol: &Symbol<'_>| image.below_thread_pointer(symbol.addr).filter(|_| number == 0);
-                local = local.or_else(|| locals.first().map(below));
+                local |= !locals.is_empty();
                 let found: Vec<_> =
                     fixed.into_iter().map(|symbol| Found { image, symbol, file, bias }).collect();
                 match found[..] {
@@ -47,8 +44,8 @@ impl Symbols {
                     [..] => return Err(ambiguous(name, &found)),
                 }
             }
-            if let Some(below) = local {
-                return Err(ResolveError::ThreadLocal { name: name.to_owned(), below });
+            if local {
+                return Err(ResolveError::ThreadLocal { name: name.to_owned() });
             }
         }
         let mut similar: Vec<String> =

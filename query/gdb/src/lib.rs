@@ -8,7 +8,9 @@
 //! - `arch`, `xsave`: the registers as gdb numbers them
 //! - `files`: the kept files, as gdb reads them through us
 //! - `sysroot`: the kept files, as a gdb on this machine reads them itself
+//! - `tls`: where a thread has its own copy of a variable
 //! - `server`: the loop over packets and movements
+//! - `wire`: the connection
 //! - `target`, `resume`, `breakpoints`, `host_io`, `xfer`, `monitor`: the protocol, a file per feature
 
 mod arch;
@@ -23,6 +25,8 @@ mod server;
 mod session;
 mod sysroot;
 mod target;
+mod tls;
+mod wire;
 mod xfer;
 mod xsave;
 

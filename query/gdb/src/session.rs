@@ -10,6 +10,7 @@ use crate::files::Files;
 use crate::lives::{Ending, Life, Lives, Process};
 use crate::maps;
 use crate::target::thread;
+use crate::tls::Thread;
 
 /// Instructions run between two looks at whether gdb wants to interrupt.
 const SLICE: u64 = 20_000_000;
@@ -212,6 +213,30 @@ impl Session {
                 memory.read(addr, &mut into[..there]).map_or(0, |()| there)
             }
         }
+    }
+
+    /// The answer to gdb's question for a thread-local variable, `THREAD,OFFSET,LINKMAP`: its address, or an error.
+    pub(crate) fn thread_local(&self, asked: &str) -> String {
+        self.thread_local_address(asked).map_or_else(|| "E01".to_owned(), |addr| format!("{:x}", addr.0))
+    }
+
+    fn thread_local_address(&self, asked: &str) -> Option<GuestAddr> {
+        let mut parts = asked.split(',');
+        // `pPID.TID`, or the thread's id alone.
+        let tid = parts.next()?.rsplit('.').next()?;
+        let [tid, offset, map] = [Some(tid), parts.next(), parts.next()]
+            .map(|part| part.and_then(|part| u64::from_str_radix(part, 16).ok()));
+        let task = self.task(usize::try_from(tid?).ok()?)?;
+        let space = self.timeline.memory(self.shown.space)?;
+        let thread = Thread {
+            memory: &space.own(),
+            auxv: &self.program()?.auxv,
+            pointer: self.timeline.registers(task).ok()?.fs_base,
+        };
+        let found = thread.address(map?, offset?);
+        found
+            .inspect_err(|error| tracing::debug!(%error, asked, "no address for a thread-local variable"))
+            .ok()
     }
 
     /// What to know of a halt, in words: what an end means, and, once for a connection, that stops of a watchpoint may be missing.

@@ -83,6 +83,62 @@ fn every_script_runs() {
     assert_eq!(files, NAMES);
 }
 
+/// What gdb prints of the three threads' copies of each variable, where the thread numbered 2 in the program stops.
+#[track_caller]
+fn own_copies(flags: &[&str], library: Option<&[&str]>, asked: &[(&str, &str)]) {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        eprintln!("skipped: gdb is not installed");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let source = folder().join("own_copies.c");
+    let build = |out: &str, flags: &[&str]| {
+        let out = scratch.path().join(out);
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-g", "-O1", "-pthread"]).arg(&source).args(flags).arg("-o").arg(&out);
+        assert!(gcc.status().unwrap().success());
+        out.into_os_string()
+    };
+    let mut command = vec![build("program", flags)];
+    command.extend(library.map(|flags| build("library.so", flags)));
+    let trace = scratch.path().join("trace");
+    assert!(record(&trace, &command).status.success());
+    let mut gdb = backstory(["gdb", "-t"]);
+    gdb.arg(trace).args(["--", "-nx", "-batch", "-ex", "break stop_here", "-ex", "continue"]);
+    for (variable, _) in asked {
+        gdb.args(["-ex", &format!("thread apply all -ascending -s print {variable}")]);
+    }
+    let output = gdb.env("LC_ALL", "C").output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    let values: Vec<&str> =
+        out.lines().filter_map(|line| line.strip_prefix('$')?.split(" = ").nth(1)).collect();
+    let expected: Vec<&str> = asked.iter().flat_map(|(_, values)| values.split(' ')).collect();
+    assert_eq!(values, expected, "{out}\n--\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Of the first thread, then of the one that stopped, then of the other, as gdb comes to know of them.
+const OWN: [(&str, &str); 4] =
+    [("my_own", "3 5 4"), ("zeroed", "0 200 100"), ("(int)before[0]", "0 2 1"), ("(int)errno", "9 22 21")];
+
+#[test]
+fn each_thread_has_its_own_copies_of_variables() {
+    own_copies(&[], None, &OWN);
+}
+
+#[test]
+fn also_in_programs_without_a_dynamic_linker() {
+    own_copies(&["-static", "-DSTATIC"], None, &OWN);
+    own_copies(&["-static-pie", "-DSTATIC"], None, &OWN);
+    own_copies(&["-no-pie"], None, &OWN);
+}
+
+#[test]
+fn also_in_libraries_where_a_thread_has_used_them() {
+    // The first thread used those of the library when it was loaded before, not of this one.
+    let more = [("library_own", "72 71"), ("(int)large[0]", "1 1")];
+    own_copies(&[], Some(&["-shared", "-fPIC", "-DLIBRARY"]), &[&OWN[..], &more].concat());
+}
+
 #[test]
 fn gdb_returns_its_own_status_and_bad_moments_are_refused() {
     let scratch = tempfile::tempdir().unwrap();
