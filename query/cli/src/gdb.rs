@@ -18,6 +18,7 @@ use trace::Trace;
 
 use crate::args;
 use crate::exit::{Class, Classify, Failure};
+use crate::foreground::Foreground;
 use crate::{replay, scratch::Scratch, signals, traces};
 
 /// `backstory gdb`
@@ -26,6 +27,7 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     let trace = traces::open(args.which.named())?;
     traces::say_if_cut(&trace, None);
     let scratch = Scratch::new("gdb")?;
+    let foreground = Foreground::new(&scratch).context("cannot handle signals")?;
     let socket = scratch.path().join("socket");
     let when = args.at.unwrap_or(When::Start);
     let mut server = start_server(trace.dir(), when, scratch.path(), &socket)?;
@@ -35,8 +37,14 @@ pub(crate) fn gdb(args: &args::Gdb) -> anyhow::Result<ExitCode> {
     }
     let script = write_script(scratch.path(), &sysroot)?;
     signals::leave_interrupts_to_children();
-    let status = Command::new(gdb).args(gdb_arguments(&script, &socket, &trace, &args.gdb_args)).status();
-    Ok(exit_code(status.context("cannot run gdb")?))
+    let mut command = Command::new(gdb);
+    command.args(gdb_arguments(&script, &socket, &trace, &args.gdb_args));
+    let status = foreground.run(&mut command).context("cannot run gdb");
+    if let Some(signo) = foreground.ended() {
+        drop((server, scratch));
+        signals::die_of(signo);
+    }
+    Ok(exit_code(status?))
 }
 
 /// The hidden `backstory gdb-server`: says `ready` on standard output, serves one connection, or one after the other as gdb

@@ -5,7 +5,7 @@
 //!
 //! - `args`: the command line
 //! - `exit`: exit codes and the error that carries one
-//! - `signals`: signal dispositions
+//! - `signals`: signal dispositions; `foreground`: a child and the signals that end it
 //! - `traces`: finding and opening recordings
 //! - `record`, `replay`, `indexing`, `query` and `shell`, `why`, `gdb`, `demo`: a subcommand each
 //! - `logging`: what the libraries log
@@ -17,6 +17,7 @@ mod args;
 mod demo;
 mod dump;
 mod exit;
+mod foreground;
 mod gdb;
 mod indexing;
 mod logging;

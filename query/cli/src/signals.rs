@@ -3,7 +3,9 @@
 
 #![expect(unsafe_code, reason = "a constructor that runs before the runtime, and signal(2)")]
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Read;
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::args::Command;
 
@@ -49,6 +51,64 @@ pub(crate) fn leave_interrupts_to_children() {
         // ignored signal ignored.
         unsafe { libc::signal(signo, handler as libc::sighandler_t) };
     }
+}
+
+/// The pipe through which [`on_end`]'s handler tells its thread of a signal.
+static TOLD: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn tell(signo: libc::c_int) {
+    let byte = u8::try_from(signo).unwrap_or(0);
+    // SAFETY: write(2) may be called in a handler; it reads one byte of this frame. A full or closed pipe changes nothing.
+    unsafe { libc::write(TOLD.load(Ordering::Relaxed), std::ptr::from_ref(&byte).cast(), 1) };
+}
+
+/// From now on SIGTERM and SIGHUP, unless our caller ignores them, call `act` on a thread of its own and do not end this process. Children
+/// have them as ever.
+pub(crate) fn on_end(act: impl Fn(i32) + Send + 'static) -> std::io::Result<()> {
+    let (mut told, tell_it) = std::io::pipe()?;
+    TOLD.store(tell_it.into_raw_fd(), Ordering::Relaxed);
+    for signo in [libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler loads an atomic and calls write(2); both may be done anywhere.
+        unsafe {
+            let handler = tell as extern "C" fn(libc::c_int);
+            if libc::signal(signo, handler as libc::sighandler_t) == libc::SIG_IGN {
+                libc::signal(signo, libc::SIG_IGN);
+            }
+        }
+    }
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while told.read_exact(&mut byte).is_ok() {
+            act(byte[0].into());
+        }
+    });
+    Ok(())
+}
+
+/// Sends a signal to a child that was not waited for yet.
+pub(crate) fn send(child: u32, signo: i32) {
+    // SAFETY: no memory is involved. A process that is gone already is no matter.
+    unsafe { libc::kill(libc::pid_t::try_from(child).unwrap_or(0), signo) };
+}
+
+/// Waits until a child has ended; it still has to be waited for.
+pub(crate) fn wait_to_end(child: u32) {
+    // SAFETY: an all-zero siginfo_t is a valid value, and the call only writes to it.
+    while unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT) != 0
+            && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+    } {}
+}
+
+/// Dies of a signal, as if it had not been handled.
+pub(crate) fn die_of(signo: i32) -> ! {
+    // SAFETY: no memory is involved, and no code of ours runs by them.
+    unsafe {
+        libc::signal(signo, libc::SIG_DFL);
+        libc::raise(signo);
+    }
+    std::process::exit(128 + signo)
 }
 
 /// Makes this process end when the one that started it does.

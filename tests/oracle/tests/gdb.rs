@@ -4,8 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test says what failed")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use backstory_oracle::command::{backstory, record};
 use backstory_oracle::programs;
@@ -137,6 +139,30 @@ fn also_in_libraries_where_a_thread_has_used_them() {
     // The first thread used those of the library when it was loaded before, not of this one.
     let more = [("library_own", "72 71"), ("(int)large[0]", "1 1")];
     own_copies(&[], Some(&["-shared", "-fPIC", "-DLIBRARY"]), &[&OWN[..], &more].concat());
+}
+
+#[test]
+fn what_ends_backstory_ends_gdb_and_leaves_nothing() {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        eprintln!("skipped: gdb is not installed");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = recorded("walk", scratch.path());
+    for (name, signo) in [("TERM", 15), ("HUP", 1)] {
+        let temporary = scratch.path().join(name);
+        fs::create_dir(&temporary).unwrap();
+        let mut command = backstory(["gdb", "-t"]);
+        command.arg(&trace).args(["--", "-nx", "-ex", "echo ready\\n"]).env("TMPDIR", &temporary);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("ready")));
+        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 1);
+        let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        assert_eq!(child.wait().unwrap().signal(), Some(signo));
+        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{name}");
+    }
 }
 
 #[test]
