@@ -97,7 +97,8 @@ pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
     for named in args.traces.iter().chain(&args.option) {
         let dir = traces::find(Some(named))?;
         // Held until it is gone. Where there can be no lock, nobody builds an index.
-        let lock = trace::is_trace(&dir).then(|| indexing::lock(&dir));
+        let is_whole = trace::is_trace(&dir);
+        let lock = is_whole.then(|| indexing::lock(&dir));
         if let Some(Ok(None)) = lock {
             return Err(indexing::busy(&dir));
         }
@@ -107,6 +108,12 @@ pub(crate) fn rm(args: &Rm) -> anyhow::Result<ExitCode> {
             _ => Class::System,
         };
         removed.class(class)?;
+        if !is_whole {
+            let dir = dir.display();
+            eprintln!(
+                "backstory: {dir} held no event, as a recorder leaves it that is killed at its start: removed"
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

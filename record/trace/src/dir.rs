@@ -5,10 +5,17 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::frame;
+
 /// Name of the link to the newest trace in a root folder.
 const LATEST: &str = "latest";
 /// Name of the store of shared files in a root folder.
 const STORE: &str = ".files";
+
+/// Names in a trace: its event stream, what events refer to, and the kept files.
+const EVENTS: &str = "events";
+const PAYLOAD: &str = "payload";
+const FILES: &str = "files";
 
 /// Name of the file in a trace that says why it is incomplete.
 pub(crate) const STOPPED: &str = "stopped";
@@ -121,7 +128,7 @@ pub fn latest(root: &Path) -> Result<PathBuf, DirError> {
     }
     let mut all = list(root)?;
     all.sort_by_key(|dir| {
-        fs::metadata(dir.join("events")).map(|m| (m.mtime(), m.mtime_nsec())).unwrap_or_default()
+        fs::metadata(dir.join(EVENTS)).map(|m| (m.mtime(), m.mtime_nsec())).unwrap_or_default()
     });
     all.pop().ok_or(DirError::None { root: root.to_owned() })
 }
@@ -183,18 +190,48 @@ pub fn list(root: &Path) -> Result<Vec<PathBuf>, DirError> {
 
 /// Whether `dir` looks like a trace: it has an event stream.
 pub fn is_trace(dir: &Path) -> bool {
-    dir.join("events").is_file()
+    dir.join(EVENTS).is_file()
 }
 
-/// Removes a trace, and from its root's store the files that no trace needs any more.
+/// Whether `dir` is a trace or what is left of one: a recorder that was killed at its start has not begun the event stream, and a
+/// removal that was interrupted has removed it. Of one killed at once nothing but an empty folder in the root folder is left.
+fn is_ours(dir: &Path) -> bool {
+    let nothing_in = |dir: &Path| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+    let in_root = || {
+        let (root, dir) =
+            (root().ok().and_then(|root| fs::canonicalize(root).ok()), fs::canonicalize(dir).ok());
+        dir.is_some_and(|dir| root.is_some_and(|root| dir.parent() == Some(&root)))
+    };
+    let only_files = || match fs::read_dir(dir) {
+        Ok(mut entries) => entries
+            .all(|entry| entry.is_ok_and(|entry| entry.file_name() == FILES && nothing_in(&entry.path()))),
+        Err(_) => false,
+    };
+    [EVENTS, PAYLOAD].iter().any(|name| frame::begins_as_ours(&dir.join(name))) || in_root() && only_files()
+}
+
+/// Removes a trace, or what is left of one, and from its root's store the files that no trace needs any more.
 pub fn remove(dir: &Path) -> Result<(), DirError> {
-    if !is_trace(dir) {
+    if !is_ours(dir) {
         return Err(DirError::NotATrace { path: dir.to_owned() });
     }
     let root = fs::canonicalize(dir).map_err(io_error(dir))?.parent().map(Path::to_owned);
     // The event stream first, so that what an interrupted removal leaves is not taken for a trace.
-    let events = dir.join("events");
-    fs::remove_file(&events).map_err(io_error(&events))?;
+    let events = dir.join(EVENTS);
+    match fs::remove_file(&events) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error(&events)(error)),
+        _ => {}
+    }
+    // What shows what it was goes last.
+    for entry in fs::read_dir(dir).map_err(io_error(dir))? {
+        let path = entry.map_err(io_error(dir))?.path();
+        match path.symlink_metadata() {
+            Ok(meta) if meta.is_dir() => fs::remove_dir_all(&path),
+            _ if path.ends_with(PAYLOAD) => Ok(()),
+            _ => fs::remove_file(&path),
+        }
+        .map_err(io_error(&path))?;
+    }
     fs::remove_dir_all(dir).map_err(io_error(dir))?;
     let Some(root) = root else { return Ok(()) };
     let link = root.join(LATEST);
@@ -223,7 +260,7 @@ mod tests {
 
     fn make(root: &Path, program: &str) -> PathBuf {
         let dir = fresh(root, program).unwrap();
-        fs::write(dir.join("events"), "").unwrap();
+        fs::write(dir.join(EVENTS), "BACKSTRY").unwrap();
         dir
     }
 
@@ -241,6 +278,32 @@ mod tests {
         assert_eq!(latest(root).unwrap(), a);
         assert!(matches!(remove(root), Err(DirError::NotATrace { .. })));
     }
+
+    #[test]
+    fn only_traces_and_what_is_left_of_them_are_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let make = |name: &str, files: &[(&str, &str)]| {
+            let dir = scratch.path().join(name);
+            fs::create_dir_all(dir.join(FILES)).unwrap();
+            for (file, text) in files {
+                fs::write(dir.join(file), text).unwrap();
+            }
+            dir
+        };
+        let left = [("payload", "BACKSTRY.."), ("index.db", "")];
+        for files in [&left[..], &left[..1], &[("events", ""), left[0]], &[("events", "BACKSTRY")]] {
+            let dir = make("left", files);
+            remove(&dir).unwrap();
+            assert!(!dir.exists(), "{files:?}");
+        }
+        for files in [&[("events", "on Monday\n")][..], &[("events", "")], &[("payload", "mine")], &[]] {
+            let dir = make("other", files);
+            assert!(matches!(remove(&dir), Err(DirError::NotATrace { .. })), "{files:?}");
+            assert!(files.iter().all(|(file, _)| dir.join(file).exists()));
+            fs::remove_dir_all(dir).unwrap();
+        }
+    }
+
     #[track_caller]
     fn check(name: &str, root: &Path, dir: &Path, not: Option<&Path>) {
         let expected = Meant { dir: dir.to_owned(), not: not.map(Path::to_owned) };
@@ -254,7 +317,7 @@ mod tests {
         // The tests run in the crate's folder: it has a `src`.
         let shadowed = root.join("src");
         fs::create_dir(&shadowed).unwrap();
-        fs::write(shadowed.join("events"), "").unwrap();
+        fs::write(shadowed.join(EVENTS), "").unwrap();
         let made = make(root, "ls");
         check("src", root, &shadowed, Some(Path::new("./src")));
         check("./src", root, Path::new("./src"), None);

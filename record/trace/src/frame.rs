@@ -245,6 +245,12 @@ fn prefix(stream: Stream, version: Version) -> [u8; PREFIX_LEN as usize] {
     out
 }
 
+/// Whether a file begins as all of this format do.
+pub(crate) fn begins_as_ours(path: &Path) -> bool {
+    let mut found = [0; MAGIC.len()];
+    File::open(path).is_ok_and(|file| file.read_exact_at(&mut found, 0).is_ok()) && found == MAGIC
+}
+
 /// Reads frames of a file. Can be shared between threads.
 pub(crate) struct FrameReader {
     file: File,

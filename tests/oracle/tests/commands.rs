@@ -94,6 +94,11 @@ fn recordings_are_listed_described_and_removed() {
     assert_eq!(done(&mut at(&root, &["ls", "--json"])).matches("\"trace\"").count(), 1);
     let gone = at(&root, &["info", "echo-0"]).output().unwrap();
     assert_eq!(gone.status.code(), Some(2));
+    // A recorder that is killed at its start leaves this.
+    std::fs::create_dir_all(root.join("echo-7/files")).unwrap();
+    let left = at(&root, &["rm", "echo-7"]).output().unwrap();
+    assert!(left.status.success() && !root.join("echo-7").exists());
+    assert_eq!(String::from_utf8_lossy(&left.stderr).lines().count(), 1);
     let not_one = at(&root, &["rm"]).arg(scratch.path()).output().unwrap();
     assert_eq!(not_one.status.code(), Some(3));
     for path in ["/etc/passwd", "/tmp"] {
