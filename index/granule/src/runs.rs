@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use guest::GuestRange;
+use guest::{GuestAddr, GuestRange};
 
 use crate::granule::{DecodeError, Granule};
 use crate::shape::BlockId;
@@ -47,17 +47,13 @@ impl Granule {
         })
     }
 
-    /// How many instructions that begin in `pcs` retire in it: only the head is needed.
-    pub fn count_instructions(&self, pcs: Option<GuestRange>) -> u64 {
-        let Some(pcs) = pcs else { return self.end_tick() - self.first_tick() };
-        let mut count = 0;
+    /// Every instruction that begins in `pcs` with how often it retires, block by block: only the head is needed.
+    pub fn counts(&self, pcs: Option<GuestRange>, mut each: impl FnMut(GuestAddr, u64)) {
         for (id, times) in self.blocks() {
-            let Some(shape) = self.table().get(id).filter(|shape| shape.begins_in(pcs)) else {
-                continue;
-            };
-            count += shape.pcs().filter(|&pc| pcs.contains(pc)).count() as u64 * u64::from(times);
+            let Some(shape) = self.table().get(id) else { continue };
+            let wanted = shape.pcs().filter(|&pc| pcs.is_none_or(|pcs| pcs.contains(pc)));
+            wanted.for_each(|pc| each(pc, u64::from(times)));
         }
-        count
     }
 
     /// Whether any block with an instruction in `pcs` runs in it: only the head is needed.

@@ -1,5 +1,6 @@
 //! Executed instructions, lazily and in order of moments.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use guest::{GuestAddr, GuestRange, Moment, SpaceId, TaskId};
@@ -122,27 +123,23 @@ impl Store {
         Ok(Box::new(rows))
     }
 
-    /// How many rows [`Store::executions`] gives, without making them where whole granules count.
-    pub fn count_executions(&self, query: &ExecutionQuery) -> Result<u64, QueryError> {
-        let mut granules = self.inner.directory.within(query.space, &query.moments);
-        if let Some(pcs) = query.pcs {
-            let running = self.granules_running(pcs)?;
-            granules.retain(|granule| running.contains(&granule.granule));
-        }
-        let mut count = 0;
-        for listed in &granules {
-            let whole = query.task.is_none()
-                && query.moments.start <= listed.first
-                && query.moments.end > listed.last;
-            if whole {
-                count += self.granule(listed.granule)?.count_instructions(query.pcs);
-            } else {
-                for row in self.executions_of(listed, query)? {
-                    row?;
-                    count += 1;
+    /// How often each instruction ran, in a space or in all, in these pieces of code or in all, by the counts of whole granules.
+    pub fn executed_code(
+        &self,
+        space: Option<SpaceId>,
+        code: Option<&[GuestRange]>,
+    ) -> Result<Vec<(SpaceId, GuestAddr, u64)>, QueryError> {
+        let pieces = code.map_or_else(|| vec![None], |code| code.iter().copied().map(Some).collect());
+        let mut counts: HashMap<(SpaceId, GuestAddr), u64> = HashMap::new();
+        for pcs in pieces {
+            let running = pcs.map(|pcs| self.granules_running(pcs)).transpose()?;
+            for listed in self.inner.directory.within(space, &(Moment(0)..Moment(u64::MAX))) {
+                if running.as_ref().is_none_or(|running| running.contains(&listed.granule)) {
+                    let granule = self.granule(listed.granule)?;
+                    granule.counts(pcs, |pc, times| *counts.entry((listed.space, pc)).or_default() += times);
                 }
             }
         }
-        Ok(count)
+        Ok(counts.into_iter().map(|((space, pc), count)| (space, pc, count)).collect())
     }
 }

@@ -235,6 +235,18 @@ impl Store {
         Ok(None)
     }
 
+    /// How many writes there are in each space, or in one.
+    pub fn written(&self, space: Option<SpaceId>) -> Result<Vec<(SpaceId, u64)>, QueryError> {
+        let db = self.db();
+        let mut statement = db.prepare_cached(
+            "SELECT space, sum(writes) FROM granules WHERE ?1 IS NULL OR space = ?1 GROUP BY space",
+        )?;
+        let rows = statement.query_map([space.map(|space| space.0)], |row| {
+            Ok((SpaceId(row.get(0)?), row.get::<_, i64>(1)? as u64))
+        })?;
+        Ok(rows.collect::<Result<_, rusqlite::Error>>()?)
+    }
+
     /// The bytes that `row` wrote.
     pub fn value(&self, row: &WriteRow) -> Result<Vec<u8>, QueryError> {
         let ValueAt { granule, write } = row.at;

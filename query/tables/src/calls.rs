@@ -52,6 +52,8 @@ impl Source for CallsTable {
         ],
         time: ENTRY,
         alias: Some(MOMENT),
+        // The index does not have their number.
+        counted: None,
     };
     type Row = CallRow;
     type Rows = Merged<CallRow, store::Calls>;

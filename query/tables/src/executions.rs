@@ -7,6 +7,7 @@ use rusqlite::types::Value;
 use store::{ExecutionQuery, ExecutionRow, QueryError};
 
 use crate::adapter::Source;
+use crate::counted::{Row, Rows};
 use crate::database::Recording;
 use crate::merged::Merged;
 use crate::plan::{Bounds, Column, Shape};
@@ -37,12 +38,17 @@ impl Source for ExecutionsTable {
         ],
         time: MOMENT,
         alias: None,
+        counted: Some(&[PC, SPACE]),
     };
-    type Row = ExecutionRow;
-    type Rows = Merged<ExecutionRow, store::Executions>;
+    type Row = Row<ExecutionRow>;
+    type Rows = Rows<Merged<ExecutionRow, store::Executions>>;
 
     fn scan(recording: &Recording, bounds: &Bounds) -> Result<Self::Rows, QueryError> {
         let code = recording.code(bounds.addresses(PC), bounds.text(FUNCTION), false);
+        if let Some(count) = bounds.count {
+            let counts = recording.store.executed_code(bounds.id(SPACE).map(SpaceId), code.as_deref())?;
+            return Ok(Rows::counted(counts, count, bounds.order, SPACE));
+        }
         let open = |pcs| {
             recording.store.executions(&ExecutionQuery {
                 space: bounds.id(SPACE).map(SpaceId),
@@ -52,15 +58,25 @@ impl Source for ExecutionsTable {
                 order: bounds.order,
             })
         };
-        Merged::open(code, bounds.order, |row| row.moment, open)
+        Merged::open(code, bounds.order, |row| row.moment, open).map(Rows::Made)
     }
 
     fn column(
         recording: &Recording,
         _bounds: &Bounds,
-        row: &ExecutionRow,
+        row: &Self::Row,
         column: usize,
     ) -> Result<Value, QueryError> {
+        let row = match row {
+            Row::Made(row) => row,
+            Row::Counted(kind) => {
+                return Ok(match column {
+                    SPACE => Value::Integer(kind.space.0.into()),
+                    PC => Value::Integer(kind.pc.0 as i64),
+                    _ => Value::Null,
+                });
+            }
+        };
         Ok(match column {
             MOMENT => Value::Integer(row.moment.0 as i64),
             TASK => Value::Integer(row.task.0.into()),
@@ -72,7 +88,10 @@ impl Source for ExecutionsTable {
         })
     }
 
-    fn rowid(row: &ExecutionRow) -> i64 {
-        row.moment.0 as i64
+    fn rowid(row: &Self::Row) -> i64 {
+        match row {
+            Row::Made(row) => row.moment.0 as i64,
+            Row::Counted(kind) => kind.rowid(),
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! - `database`: opening a recording for queries
 //! - `writes`, `calls`, `executions`: one virtual table each
 //! - `adapter`: between SQLite's interface and lazy queries
-//! - `plan`: what is pushed down; `merged`: what comes in pieces
+//! - `plan`: what is pushed down; `merged`: what comes in pieces; `counted`: what is only counted
 //! - `views`: the small tables as users see them
 //! - `functions`: `hex`, `sym`, `line`; `registers`: `arg`, `reg`
 //! - `reference`: what tables and columns mean, for people
@@ -19,6 +19,7 @@
 
 mod adapter;
 mod calls;
+mod counted;
 mod database;
 mod error;
 mod executions;

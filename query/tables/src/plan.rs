@@ -7,7 +7,7 @@
 
 use guest::{GuestAddr, GuestRange, Moment};
 use rusqlite::types::ValueRef;
-use rusqlite::vtab::{IndexConstraintOp, IndexInfo};
+use rusqlite::vtab::{DistinctMode, IndexConstraintOp, IndexInfo};
 use store::Order;
 
 /// What a virtual table offers.
@@ -18,12 +18,20 @@ pub(crate) struct Shape {
     pub(crate) time: usize,
     /// A column that is the same by another name.
     pub(crate) alias: Option<usize>,
+    /// Where rows can be counted without being made, if a statement needs no other columns than these, in whose order they can come.
+    pub(crate) counted: Option<&'static [usize]>,
 }
 
 impl Shape {
     /// Whether a column says when.
     fn is_time(&self, column: usize) -> bool {
         column == self.time || self.alias == Some(column)
+    }
+
+    /// Whether a statement that uses the columns of `used`, as SQLite's mask of them, needs no rows but their number.
+    fn counts(&self, used: u64) -> bool {
+        self.counted
+            .is_some_and(|columns| columns.iter().fold(used, |used, column| used & !(1 << column)) == 0)
     }
 }
 
@@ -64,6 +72,17 @@ pub(crate) struct Bounds {
     pub(crate) empty: bool,
     /// The order asked for.
     pub(crate) order: Order,
+    /// Whether rows need only be counted, and how.
+    pub(crate) count: Option<Count>,
+}
+
+/// How rows are counted that need not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Count {
+    /// The column in whose order they come, if in any.
+    pub(crate) by: Option<usize>,
+    /// Whether equal ones may be left out but for one.
+    pub(crate) once: bool,
 }
 
 const OPERATORS: [(&str, IndexConstraintOp); 6] = [
@@ -100,16 +119,42 @@ pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
         info.constraint_usage(index).set_argv_index(steps.len() as i32);
         cost *= if operator == "=" { 10f64.powi(-power) } else { 0.3 };
     }
-    let mut orders = info.order_bys();
-    let order = orders.next().filter(|by| usize::try_from(by.column()).is_ok_and(|c| shape.is_time(c)));
-    if let (Some(by), None) = (order, orders.next()) {
-        let direction = if by.is_order_by_desc() { " desc" } else { "" };
-        steps.push(format!("order={}{direction}", shape.columns[shape.time].name));
-        info.set_order_by_consumed(true);
+    if shape.counts(info.col_used()) {
+        choose_count(shape, info, &mut steps);
+    } else {
+        let mut orders = info.order_bys();
+        let order = orders.next().filter(|by| usize::try_from(by.column()).is_ok_and(|c| shape.is_time(c)));
+        if let (Some(by), None) = (order, orders.next()) {
+            let direction = if by.is_order_by_desc() { " desc" } else { "" };
+            steps.push(format!("order={}{direction}", shape.columns[shape.time].name));
+            info.set_order_by_consumed(true);
+        }
     }
     info.set_estimated_cost(cost.max(10.0));
     info.set_estimated_rows(cost.max(1.0) as i64);
     info.set_idx_str(&steps.join(", "));
+}
+
+/// The order of counted rows: those that are equal come one after the other, so that nothing has to be sorted to group them.
+fn choose_count(shape: &Shape, info: &mut IndexInfo, steps: &mut Vec<String>) {
+    let orders: Vec<(usize, bool)> = info
+        .order_bys()
+        .map(|by| (usize::try_from(by.column()).unwrap_or(usize::MAX), by.is_order_by_desc()))
+        .collect();
+    let distinct = matches!(info.distinct(), DistinctMode::Distinct | DistinctMode::DistinctOrdered);
+    steps.push("counted".to_owned());
+    let Some(&(first, down)) = orders.first() else { return };
+    // Any further columns that are counted by break ties.
+    let mut columns: Vec<usize> = orders.iter().map(|(column, _)| *column).collect();
+    columns.sort_unstable();
+    columns.dedup();
+    let known = columns.iter().all(|column| shape.counted.unwrap_or_default().contains(column));
+    if known && columns.len() == orders.len() && orders.iter().all(|&(_, other)| other == down) {
+        let direction = if down { " desc" } else { "" };
+        steps.push(format!("order={}{direction}", shape.columns[first].name));
+        steps.extend(distinct.then(|| "once".to_owned()));
+        info.set_order_by_consumed(true);
+    }
 }
 
 impl Bounds {
@@ -117,7 +162,7 @@ impl Bounds {
     pub(crate) fn all(shape: &Shape) -> Self {
         let columns = shape.columns.len();
         let (ranges, texts) = (vec![(0, u64::MAX); columns], vec![None; columns]);
-        Self { ranges, texts, empty: false, order: Order::Ascending }
+        Self { ranges, texts, empty: false, order: Order::Ascending, count: None }
     }
 
     /// From a plan that [`choose`] made and the values of its constraints.
@@ -130,8 +175,24 @@ impl Bounds {
         let mut values = values.into_iter();
         for step in plan.split(", ").filter(|step| !step.is_empty()) {
             if let Some(order) = step.strip_prefix("order=") {
-                bounds.order = if order.ends_with(" desc") { Order::Descending } else { Order::Ascending };
+                let up = order.strip_suffix(" desc");
+                bounds.order = if up.is_some() { Order::Descending } else { Order::Ascending };
+                if let Some(count) = &mut bounds.count {
+                    let name = up.unwrap_or(order);
+                    count.by = shape.columns.iter().position(|column| column.name == name);
+                }
                 continue;
+            }
+            match (step, &mut bounds.count) {
+                ("counted", count) => {
+                    *count = Some(Count { by: None, once: false });
+                    continue;
+                }
+                ("once", Some(count)) => {
+                    count.once = true;
+                    continue;
+                }
+                _ => {}
             }
             let Some(value) = values.next() else { break };
             let operator = OPERATORS.iter().find_map(|(text, _)| step.strip_suffix(text).map(|n| (n, *text)));
@@ -222,6 +283,7 @@ mod tests {
         ],
         time: 0,
         alias: None,
+        counted: Some(&[1]),
     };
 
     #[track_caller]
@@ -251,5 +313,14 @@ mod tests {
         let bounds = Bounds::from_plan(&SHAPE, "function=, addr=", [ValueRef::Text(b"main"), int(3)]);
         assert_eq!((bounds.text(3), bounds.only(1)), (Some("main"), Some(3)));
         check("function=", &[ValueRef::Null], None);
+        let bounds = Bounds::from_plan(&SHAPE, "addr>, counted, order=addr desc, once", [int(3)]);
+        assert_eq!(bounds.count, Some(Count { by: Some(1), once: true }));
+        assert_eq!((bounds.order, bounds.range(1)), (Order::Descending, (4, u64::MAX)));
+    }
+
+    #[test]
+    fn rows_are_counted_where_nothing_else_is_used() {
+        assert!(SHAPE.counts(0) && SHAPE.counts(0b10));
+        assert!(!SHAPE.counts(0b01) && !SHAPE.counts(0b110));
     }
 }

@@ -7,6 +7,7 @@ use rusqlite::types::Value;
 use store::{Author, QueryError, WriteQuery, WriteRow};
 
 use crate::adapter::Source;
+use crate::counted::{Row, Rows, mix};
 use crate::database::Recording;
 use crate::merged::Merged;
 use crate::plan::{Bounds, Column, Shape};
@@ -48,11 +49,17 @@ impl Source for WritesTable {
         ],
         time: MOMENT,
         alias: None,
+        counted: Some(&[SPACE]),
     };
-    type Row = WriteRow;
-    type Rows = Merged<WriteRow, store::Writes>;
+    type Row = Row<WriteRow>;
+    type Rows = Rows<Merged<WriteRow, store::Writes>>;
 
     fn scan(recording: &Recording, bounds: &Bounds) -> Result<Self::Rows, QueryError> {
+        if let Some(count) = bounds.count {
+            let counts = recording.store.written(bounds.id(SPACE).map(SpaceId))?;
+            let counts = counts.into_iter().map(|(space, count)| (space, GuestAddr(0), count)).collect();
+            return Ok(Rows::counted(counts, count, bounds.order, SPACE));
+        }
         let addrs = match (bounds.addresses(ADDR), bounds.addresses(TOUCHES)) {
             // A write that begins in one and touches the other shares a byte with the other.
             (_, Some(touches)) => Some(touches),
@@ -69,15 +76,20 @@ impl Source for WritesTable {
                 order: bounds.order,
             })
         };
-        Merged::open(code, bounds.order, |row| row.moment, open)
+        Merged::open(code, bounds.order, |row| row.moment, open).map(Rows::Made)
     }
 
     fn column(
         recording: &Recording,
         bounds: &Bounds,
-        row: &WriteRow,
+        row: &Self::Row,
         column: usize,
     ) -> Result<Value, QueryError> {
+        let row = match row {
+            Row::Made(row) => row,
+            Row::Counted(kind) if column == SPACE => return Ok(Value::Integer(kind.space.0.into())),
+            Row::Counted(_) => return Ok(Value::Null),
+        };
         let pc = match row.author {
             Author::Code { pc } => Some(pc),
             Author::Kernel { .. } => None,
@@ -109,7 +121,11 @@ impl Source for WritesTable {
         })
     }
 
-    fn rowid(row: &WriteRow) -> i64 {
+    fn rowid(row: &Self::Row) -> i64 {
+        let row = match row {
+            Row::Made(row) => row,
+            Row::Counted(kind) => return kind.rowid(),
+        };
         let author = match row.author {
             Author::Code { pc } => pc.0,
             Author::Kernel { event } => !event.0,
@@ -137,16 +153,4 @@ fn value(bytes: Vec<u8>) -> Value {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(&bytes);
     Value::Integer(i64::from_le_bytes(word))
-}
-
-/// Spreads several numbers over 63 bits (splitmix64 over each).
-fn mix(numbers: &[u64]) -> i64 {
-    let mut state = 0u64;
-    for number in numbers {
-        state = state.wrapping_add(*number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        state ^= state >> 31;
-    }
-    (state >> 1) as i64
 }
