@@ -1,6 +1,7 @@
 //! `index`; and the index as questions need it: built where there is none, finished where it is not.
 
 use std::fs::{File, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,8 +17,11 @@ use crate::args::Index;
 use crate::exit::{Class, Classify, Failure, one_line};
 use crate::{replay, text, traces};
 
-/// The file that whoever builds an index holds a lock on.
+/// The file that whoever builds an index holds a lock on, with the id of that process in it.
 const LOCK: &str = "index.lock";
+/// How often it is tried to get the lock, and the time between: who only asks whether it is held holds it for a moment, too.
+const TRIES: u32 = 5;
+const BETWEEN: Duration = Duration::from_millis(10);
 
 /// `backstory index`
 pub(crate) fn index(args: &Index) -> anyhow::Result<ExitCode> {
@@ -38,7 +42,20 @@ pub(crate) fn build_all(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Resu
 
 /// Another process builds an index of a recording.
 pub(crate) fn busy(dir: &Path) -> anyhow::Error {
-    Failure::new(Class::Input, format!("{} is being indexed by another process", dir.display())).into()
+    let message = format!("{} is being indexed by {}", dir.display(), builder(dir));
+    Failure::new(Class::Input, message).into()
+}
+
+/// Whoever holds the lock, in words.
+fn builder(dir: &Path) -> String {
+    let pid = std::fs::read_to_string(dir.join(LOCK)).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+/// Who builds an index of a recording now, in words; `None` if nobody does.
+pub(crate) fn being_built(dir: &Path) -> Option<String> {
+    let file = File::open(dir.join(LOCK)).ok()?;
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| builder(dir))
 }
 
 /// Opens a recording for questions. Builds what is missing of its index, and says so, and says where the recording was cut.
@@ -53,7 +70,7 @@ fn open(dir: PathBuf) -> anyhow::Result<Database> {
     let why = match Database::open(&dir) {
         Ok(database) => match database.store().complete() {
             Ok(true) => return Ok(database),
-            Ok(false) => "its index is unfinished: going on with it",
+            Ok(false) => "the building of its index was interrupted: going on with it",
             Err(error) => return Err(unreadable(database.store().path(), error)),
         },
         Err(OpenError::Index(store::OpenError::Absent { .. })) => "it has no index yet: building it",
@@ -65,20 +82,38 @@ fn open(dir: PathBuf) -> anyhow::Result<Database> {
             eprintln!("backstory: {}: {why}", dir.display());
             run(&Trace::open(&dir).class(Class::Trace)?, 0, false)?;
         }
-        None => eprintln!("backstory: {} is being indexed: answering from what there is", dir.display()),
+        None => {
+            let (shown, builder) = (dir.display(), builder(&dir));
+            eprintln!(
+                "backstory: {shown} is being indexed by {builder}: answering from what there is so far"
+            );
+        }
     }
-    Database::open(&dir).class(Class::Trace)
+    match Database::open(&dir) {
+        Err(OpenError::Index(store::OpenError::Absent { .. })) => {
+            let message = format!("there is nothing yet of the index of {}: ask again later", dir.display());
+            Err(Failure::new(Class::Input, message).into())
+        }
+        opened => opened.class(Class::Trace),
+    }
 }
 
 /// Locks a recording for building its index; `None` if another process has it.
 pub(crate) fn lock(dir: &Path) -> anyhow::Result<Option<File>> {
     let file = File::options().create(true).append(true).open(dir.join(LOCK));
-    let file = file.map_err(|error| cannot_build(dir, &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(cannot_build(dir, &error)),
+    let mut file = file.map_err(|error| cannot_build(dir, &error))?;
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => {
+                let told = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+                told.map_err(|error| cannot_build(dir, &error))?;
+                return Ok(Some(file));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN),
+            Err(TryLockError::Error(error)) => return Err(cannot_build(dir, &error)),
+        }
     }
+    Ok(None)
 }
 
 fn cannot_build(dir: &Path, error: &std::io::Error) -> anyhow::Error {

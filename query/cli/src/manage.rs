@@ -85,7 +85,7 @@ pub(crate) fn info(args: &Info) -> anyhow::Result<ExitCode> {
     line("tasks", &number("tasks"))?;
     line("instructions", &instructions(&row))?;
     line("size", &text::size(row["bytes"].as_u64().unwrap_or(0)))?;
-    line("index", &index_line(shown(&row, "index")))?;
+    line("index", &index_line(trace.dir(), shown(&row, "index")))?;
     line("machine", &format!("{}, Linux {}", shown(&row, "cpu"), shown(&row, "kernel")))?;
     line("points by", located(&row))?;
     line("uuid", shown(&row, "uuid"))?;
@@ -170,6 +170,15 @@ fn describe(trace: &Trace) -> Value {
 
 /// What there is of an index.
 fn index(trace: &Trace) -> &'static str {
+    let built = || indexing::being_built(trace.dir()).map(|_| "building");
+    match finished(trace) {
+        part @ ("none" | "unfinished") => built().unwrap_or(part),
+        other => other,
+    }
+}
+
+/// What there is of an index, whoever builds it.
+fn finished(trace: &Trace) -> &'static str {
     if !std::fs::metadata(trace.dir().join(INDEX_FILE)).is_ok_and(|file| file.len() > 0) {
         return "none";
     }
@@ -209,10 +218,16 @@ fn killed(trace: &Trace) -> Option<String> {
     Some(format!("signal {}{name}", killed.signo))
 }
 
-fn index_line(index: &str) -> String {
+fn index_line(dir: &Path, index: &str) -> String {
     match index {
         "none" => "none: `backstory index` builds it".to_owned(),
-        "unfinished" => "unfinished: being built, or `backstory index` goes on with it".to_owned(),
+        "unfinished" => "unfinished, for it was interrupted: `backstory index` goes on with it".to_owned(),
+        "building" => {
+            // Its builder may have gone since.
+            let builder =
+                indexing::being_built(dir).unwrap_or_else(|| "a process that has just ended".to_owned());
+            format!("being built by {builder}")
+        }
         other => other.to_owned(),
     }
 }

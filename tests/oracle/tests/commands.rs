@@ -187,12 +187,20 @@ fn what_is_being_indexed_is_not_removed() {
     let scratch = tempfile::tempdir().unwrap();
     let trace = scratch.path().join("trace");
     record(&trace, &["true"]);
-    let lock = std::fs::File::create(trace.join("index.lock")).unwrap();
+    let mut lock = std::fs::File::create(trace.join("index.lock")).unwrap();
     lock.lock().unwrap();
+    writeln!(lock, "4711").unwrap();
+    let info = |dir: &Path| done(backstory(["info", "-t"]).arg(dir));
+    assert!(info(&trace).contains("being built by process 4711"), "{}", info(&trace));
+    let asked = backstory(["query", "-t"]).arg(&trace).arg("SELECT 1").output().unwrap();
+    assert_eq!(asked.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("by process 4711") && said.contains("ask again later"), "{said}");
     let refused = backstory(["rm", "-t"]).arg(&trace).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is being indexed"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is being indexed by process 4711"));
     drop(lock);
+    assert!(info(&trace).contains("none: `backstory index`"));
     done(backstory(["rm", "-t"]).arg(&trace));
     assert!(!trace.exists());
 }
