@@ -32,7 +32,8 @@ use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
 use crate::{
-    buffer, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall, tsc,
+    buffer, cpuid, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn,
+    syscall, tsc,
 };
 
 /// Ticks of a fair slice.
@@ -55,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) timer: Timer,
     /// What `cpuid` is answered, where it is trapped.
     pub(crate) cpuid: Option<Machine>,
+    /// What `rdtsc` is answered.
+    pub(crate) stamps: tsc::Stamps,
     /// Requests to end the recording.
     pub(crate) requests: Requests,
     /// What shared mappings show, while anything does.
@@ -151,18 +154,26 @@ pub(crate) struct Session {
 pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, RecordError> {
     let pinned = affinity::pin()?;
     let started = Instant::now();
+    let stamps = tsc::Stamps::begin();
     // What makes calls without a stop has branches of its own.
     let counting = if options.buffers() { None } else { Counting::choose(options.counter)? };
     let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
     let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
     let tid = first.tid();
-    let begun = TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|writer| {
-        pinned.keep_off(HostTid(writer.packing_thread()));
-        let timer = Timer::start()
-            .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-        Ok(Session { counting, ..Session::new(writer, timer, answers, options, tid) })
-    });
+    let begun =
+        TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|mut writer| {
+            let elsewhere = pinned.elsewhere();
+            writer.packing_begins_with(|| {
+                elsewhere();
+                // It begins as the thread that records is by then.
+                tsc::do_not_trap();
+                cpuid::do_not_trap();
+            });
+            let timer = Timer::start()
+                .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
+            Ok(Session { counting, ..Session::new(writer, timer, (answers, stamps), options, tid) })
+        });
     let mut session = match begun {
         Ok(session) => session,
         Err(error) => {
@@ -187,7 +198,7 @@ impl Session {
     fn new(
         writer: TraceWriter,
         timer: Timer,
-        cpuid: Option<Machine>,
+        (cpuid, stamps): (Option<Machine>, tsc::Stamps),
         options: &Options,
         first: HostTid,
     ) -> Self {
@@ -199,6 +210,7 @@ impl Session {
             unexplained: Vec::new(),
             timer,
             cpuid,
+            stamps,
             requests: Requests::default(),
             objects: Vec::new(),
             follow: follow::Files::inherited(first),
