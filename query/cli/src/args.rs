@@ -318,7 +318,7 @@ pub(crate) struct Check {
 pub(crate) const DUMP: &str = "\
 One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. It is that \
 after the event: a system call has one more there than everywhere else, where its moment is when its instruction is about to run. STOP is \
-what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`), `fault`, `point` \
+what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`, `rdrand`, `rdseed`, `rdpid`), `fault`, `point` \
 (an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), `int 0x80` (one of the \
 32-bit table), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
 `syscall` (whole), `syscall enter` and `syscall leave`, `spawn`, `answered`, `signal`, `exit` or `point`.

@@ -16,6 +16,7 @@ use crate::seccomp::Sandbox;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Resume, Space, Task};
+use crate::unrepeatable;
 
 /// `cs` of 32-bit code.
 const CS_32: u64 = 0x23;
@@ -56,7 +57,9 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     let auxv = image::hide_vdso(&memory, &stack)?;
     let xstate = stopped.xstate()?;
     let ours = core.resolvers.rewrite(&memory, &mappings, raw.pc(), saved_state::features(&xstate))?;
+    let (sites, rewritten) = unrepeatable::in_new(core, task, &memory, &mappings);
     let mut taken = image::take(task.host, mappings, &memory, &mut core.sink.writer)?;
+    taken.maps.extend(rewritten);
     if !ours.is_empty() {
         taken.show_page(image::data(ours, &mut core.sink.writer)?);
     }
@@ -65,6 +68,7 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     task.space.leave(task.by_vfork);
     task.by_vfork = false;
     task.space = Rc::new(Space::new(space, task.host, memory, info.brk));
+    task.space.unrepeatable.replace(sites);
     task.space.join(false);
     core.spaces.push(Rc::downgrade(&task.space));
     let first = core.nothing_recorded();

@@ -163,6 +163,11 @@ pub(crate) fn map(
     space.followers.borrow_mut().push(follower);
 }
 
+/// Whether a private mapping of a file lies in a range.
+pub(crate) fn shows_file(space: &Space, range: GuestRange) -> bool {
+    space.followers.borrow().iter().any(|follower| !follower.shared && follower.range.overlaps(range))
+}
+
 /// Forgets mappings in a range that is mapped anew or unmapped; what sticks out stays.
 pub(crate) fn forget(space: &Space, range: GuestRange) {
     let mut followers = space.followers.borrow_mut();

@@ -19,6 +19,7 @@
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `reading`: which file a call read from
 //! - `buffer`: calls made without a stop
+//! - `unrepeatable`: instructions whose results nothing tells
 //! - `resolver`: what the dynamic linker leaves on the stack
 //! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
@@ -84,5 +85,6 @@ mod timer;
 mod trap;
 mod tsc;
 mod turn;
+mod unrepeatable;
 
 pub use api::{Buffer, CounterChoice, ErrorClass, Options, Outcome, RecordError, record};

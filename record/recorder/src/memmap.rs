@@ -11,7 +11,7 @@ use crate::image::ImageError;
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::Task;
-use crate::{procfs, shared, sysv};
+use crate::{procfs, shared, sysv, unrepeatable};
 
 /// End of user space as programs get it.
 const USER_END: u64 = 1 << 47;
@@ -28,6 +28,7 @@ pub(crate) fn ops(
     }
     let [addr, len, third, fourth, ..] = call.args;
     let range = GuestRange::new(GuestAddr(addr), len).pages();
+    let mut changed = range;
     let op = match kind {
         MapCall::Mmap => return mmap(core, task, call),
         MapCall::Brk => return Ok(brk(task, GuestAddr(call.result as u64)).into_iter().collect()),
@@ -37,7 +38,8 @@ pub(crate) fn ops(
         }
         MapCall::Mprotect => MapOp::Protect { range, prot: Prot::from_bits(third) },
         MapCall::Mremap => {
-            mremap(task, range, GuestRange::new(GuestAddr(call.result as u64), third).pages(), fourth)?
+            changed = GuestRange::new(GuestAddr(call.result as u64), third).pages();
+            mremap(task, range, changed, fourth)?
         }
         MapCall::Discard | MapCall::DiscardLater => MapOp::Discard { range },
         // Only advice that undoes what is never done gets this far.
@@ -45,7 +47,14 @@ pub(crate) fn ops(
         MapCall::Shmat => return sysv::attach(core, task, call),
         MapCall::Shmdt => return Ok(sysv::detach(task, call)),
     };
-    Ok(if range.is_empty() { Vec::new() } else { vec![op] })
+    if range.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut ops = vec![op];
+    if kind != MapCall::Munmap && (kind != MapCall::Mprotect || Prot::from_bits(third).exec) {
+        ops.extend(unrepeatable::after_map(core, task, changed));
+    }
+    Ok(ops)
 }
 
 /// The map operations of a call that failed: it may have done a part before it met what it failed of, so they are what there is.

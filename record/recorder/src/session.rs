@@ -31,6 +31,7 @@ use crate::stop::{Next, StopError};
 use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
+use crate::unrepeatable::Unrepeatable;
 use crate::{
     buffer, cpuid, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn,
     syscall, tsc,
@@ -73,6 +74,7 @@ pub(crate) struct Core {
     /// Calls made without a stop.
     pub(crate) buffering: Buffering,
     pub(crate) resolvers: Resolvers,
+    pub(crate) unrepeatable: Unrepeatable,
     /// What concerns tracers of the guest's own.
     pub(crate) tracing: Tracing,
     /// What was reported of tasks nobody announced yet.
@@ -158,7 +160,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     // What makes calls without a stop has branches of its own.
     let counting = if options.buffers() { None } else { Counting::choose(options.counter)? };
     let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
-    let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
+    let machine = header.machine.clone();
     let first = launch::launch(prepared)?;
     let tid = first.tid();
     let begun =
@@ -172,7 +174,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
             });
             let timer = Timer::start()
                 .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-            Ok(Session { counting, ..Session::new(writer, timer, (answers, stamps), options, tid) })
+            Ok(Session { counting, ..Session::new(writer, timer, (machine, stamps), options, tid) })
         });
     let mut session = match begun {
         Ok(session) => session,
@@ -198,10 +200,11 @@ impl Session {
     fn new(
         writer: TraceWriter,
         timer: Timer,
-        (cpuid, stamps): (Option<Machine>, tsc::Stamps),
+        (machine, stamps): (Machine, tsc::Stamps),
         options: &Options,
         first: HostTid,
     ) -> Self {
+        let unrepeatable = Unrepeatable::on(&machine);
         let core = Core {
             sink: Sink::new(writer),
             streams: Streams::ours(),
@@ -209,7 +212,7 @@ impl Session {
             paranoid: options.paranoid,
             unexplained: Vec::new(),
             timer,
-            cpuid,
+            cpuid: machine.cpuid_trapped.then_some(machine),
             stamps,
             requests: Requests::default(),
             objects: Vec::new(),
@@ -219,6 +222,7 @@ impl Session {
             newborn: Vec::new(),
             buffering: Buffering::new(options.buffers().then_some(options.buffer)),
             resolvers: Resolvers::default(),
+            unrepeatable,
             tracing: Tracing::default(),
             early: BTreeMap::new(),
             tasks: 0,

@@ -20,7 +20,7 @@ use crate::follow::{self, Changes};
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::{Space, Task};
-use crate::{buffer, image, procfs};
+use crate::{buffer, image, procfs, unrepeatable};
 
 /// Something that shared mappings show.
 #[derive(Debug)]
@@ -92,7 +92,11 @@ pub(crate) fn map_file(
             let kept = core.sink.writer.keep_file(file, name)?;
             let known = (identity(meta), name, meta.len());
             follow::map(core, &task.space, known, kept, (range, offset, shared));
-            return Ok(vec![of_file(range, prot, false, (kept, offset), name)]);
+            let mut ops = vec![of_file(range, prot, false, (kept, offset), name)];
+            if !shared {
+                ops.extend(unrepeatable::mapped(core, &task.space, (file, meta), (range, offset, prot)));
+            }
+            return Ok(ops);
         }
         None => new_object(core, opened)?,
     };

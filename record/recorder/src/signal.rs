@@ -64,9 +64,9 @@ pub(crate) fn on_signal(
     let regs = stopped.registers()?;
     if signal == libc::SIGSEGV
         && si_code(&info) == SI_KERNEL
-        && let Some(kind) = trap::trapped(core, task, &regs)
+        && let Some(instruction) = trap::trapped(core, task, &regs)
     {
-        let next = trap::on_trapped(core, task, stopped, regs, kind)?;
+        let next = trap::on_trapped(core, task, stopped, regs, instruction)?;
         ptracing::stepped(task);
         return Ok(next);
     }

@@ -17,7 +17,7 @@ use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
     answer, buffer, foreign, ignored, image, memmap, narrow, output, paranoid, programs, reading, seccomp,
-    shared, signal, trap,
+    shared, signal, trap, unrepeatable,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -82,6 +82,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
             .map_err(|refusal| StopError::Refused(refusal.to_string()))?,
     };
     buffer::before_call(core, task, class, nr, &args);
+    if let Class::Map(kind) = class {
+        unrepeatable::before_map(task, kind, &args);
+    }
     let restarted = task.restart.take().filter(|_| nr == RESTART_SYSCALL);
     let (effect_nr, effect_args) = restarted.as_ref().map_or((nr, args), |restart| restart.call);
     let told = programs::element(task, effect_nr, &effect_args);

@@ -18,6 +18,7 @@ use crate::ptracing::Traced;
 use crate::scratch::{Plan, Pool};
 use crate::seccomp::{self, Sandbox};
 use crate::shared::SharedMapping;
+use crate::unrepeatable::Sites;
 
 /// A recorded address space.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub(crate) struct Space {
     pub(crate) remapped: Cell<bool>,
     /// Calls that are made in it without a stop.
     pub(crate) buffer: RefCell<Buffer>,
+    /// Instructions in it that are rewritten to be trapped.
+    pub(crate) unrepeatable: RefCell<Sites>,
 }
 
 impl Space {
@@ -77,6 +80,7 @@ impl Space {
             tracker: RefCell::default(),
             remapped: Cell::new(true),
             buffer: RefCell::default(),
+            unrepeatable: RefCell::default(),
         }
     }
 
@@ -119,6 +123,7 @@ impl Space {
             followers: self.followers.clone(),
             sharing: self.sharing.clone(),
             buffer: self.buffer.clone(),
+            unrepeatable: self.unrepeatable.clone(),
             scratch: Rc::new(RefCell::new(self.scratch.borrow().forked())),
             ..Self::new(id, owner, memory, self.brk.get())
         }

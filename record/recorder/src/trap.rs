@@ -1,27 +1,36 @@
-//! Instructions that are answered by the recorder: `rdtsc`, `rdtscp`, `cpuid`, and calls of the vsyscall page.
+//! Instructions that are answered by the recorder: `rdtsc`, `rdtscp`, `cpuid`, those that are rewritten to be trapped, and calls of the
+//! vsyscall page.
+
+use std::io;
 
 use guest::{GuestAddr, GuestMemory, Registers};
 use kernel::Call;
 use ptrace::{PtraceEvent, Report, Running, Stopped};
 use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
 
+use crate::api::RecordError;
 use crate::exec;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::syscall;
 use crate::task::{Resume, Task};
+use crate::unrepeatable;
+
+/// A trapped instruction, and its bytes.
+pub(crate) type Instruction = (Trapped, Vec<u8>);
 
 /// The trapped instruction at the pc, if it is one whose trap the guest did not ask for.
-pub(crate) fn trapped(core: &Core, task: &Task, regs: &Registers) -> Option<Trapped> {
+pub(crate) fn trapped(core: &Core, task: &Task, regs: &Registers) -> Option<Instruction> {
     let mut bytes = [0; 3];
     let memory = &task.space.memory;
     let read = memory.read_some(regs.pc(), &mut bytes);
-    match bytes[..read] {
-        [0x0f, 0x31, ..] if !task.guise.tsc_faults() => Some(Trapped::Rdtsc),
-        [0x0f, 0x01, 0xf9] if !task.guise.tsc_faults() => Some(Trapped::Rdtscp),
-        [0x0f, 0xa2, ..] if core.cpuid.is_some() && !task.guise.cpuid_faults() => Some(Trapped::Cpuid),
-        _ => None,
-    }
+    let (kind, len) = match bytes[..read] {
+        [0x0f, 0x31, ..] if !task.guise.tsc_faults() => (Trapped::Rdtsc, 2),
+        [0x0f, 0x01, 0xf9] if !task.guise.tsc_faults() => (Trapped::Rdtscp, 3),
+        [0x0f, 0xa2, ..] if core.cpuid.is_some() && !task.guise.cpuid_faults() => (Trapped::Cpuid, 2),
+        _ => return unrepeatable::at(task, regs.pc()),
+    };
+    Some((kind, bytes[..len].to_vec()))
 }
 
 /// Answers a trapped instruction. The guest never sees the signal.
@@ -30,11 +39,13 @@ pub(crate) fn on_trapped(
     task: &mut Task,
     mut stopped: Stopped,
     regs: Registers,
-    kind: Trapped,
+    (kind, bytes): Instruction,
 ) -> Result<Next, StopError> {
     let before = syscall::outside_calls(&regs);
     let mut after = before;
-    answer(core, kind, &mut after);
+    after.rip = after.rip.wrapping_add(bytes.len() as u64);
+    answer(core, kind, &bytes, &mut after)
+        .map_err(|source| RecordError::System { what: "cannot read /dev/urandom", source })?;
     stopped.set_registers(&after)?;
     let stop = Stop::Instruction(kind);
     core.sink.event(&Event {
@@ -48,24 +59,26 @@ pub(crate) fn on_trapped(
 }
 
 /// Puts into the registers what the instruction would.
-fn answer(core: &mut Core, kind: Trapped, regs: &mut Registers) {
-    let length = match kind {
-        Trapped::Rdtsc | Trapped::Cpuid => 2,
-        Trapped::Rdtscp => 3,
-    };
-    regs.rip = regs.rip.wrapping_add(length);
-    if kind == Trapped::Cpuid {
-        let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
-        let result = core.cpuid.as_ref().and_then(|machine| machine.cpuid(leaf, subleaf)).unwrap_or_default();
-        [regs.rax, regs.rbx, regs.rcx, regs.rdx] = result.map(u64::from);
-        return;
+fn answer(core: &mut Core, kind: Trapped, bytes: &[u8], regs: &mut Registers) -> io::Result<()> {
+    match kind {
+        Trapped::Cpuid => {
+            let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
+            let result =
+                core.cpuid.as_ref().and_then(|machine| machine.cpuid(leaf, subleaf)).unwrap_or_default();
+            [regs.rax, regs.rbx, regs.rcx, regs.rdx] = result.map(u64::from);
+        }
+        Trapped::Rdtsc | Trapped::Rdtscp => {
+            let (tsc, aux) = core.stamps.now();
+            regs.rax = tsc & 0xffff_ffff;
+            regs.rdx = tsc >> 32;
+            if kind == Trapped::Rdtscp {
+                regs.rcx = u64::from(aux);
+            }
+        }
+        Trapped::Rdpid => unrepeatable::put(core.stamps.now().1.into(), bytes, regs),
+        Trapped::Rdrand | Trapped::Rdseed => unrepeatable::draw(bytes, regs)?,
     }
-    let (tsc, aux) = core.stamps.now();
-    regs.rax = tsc & 0xffff_ffff;
-    regs.rdx = tsc >> 32;
-    if kind == Trapped::Rdtscp {
-        regs.rcx = u64::from(aux);
-    }
+    Ok(())
 }
 
 /// A trap is a forced SIGSEGV: where that is blocked or ignored, the kernel unblocks it and forgets the action. Puts

@@ -67,6 +67,12 @@ pub enum Trapped {
     Rdtscp,
     /// `cpuid`
     Cpuid,
+    /// `rdrand`, rewritten ([`MapOp::Rewrite`]). Since version 1.6, as the following.
+    Rdrand,
+    /// `rdseed`
+    Rdseed,
+    /// `rdpid`
+    Rdpid,
 }
 
 /// A change of an address space. All addresses and lengths are page-aligned.
@@ -118,8 +124,8 @@ pub enum MapOp {
         /// Where.
         range: GuestRange,
     },
-    /// Instructions of the program lead to code of the recorder's, or do so no more: what memory holds, and what loads see, changes; what
-    /// runs does not. Since version 1.5.
+    /// Instructions of the program lead to code of the recorder's, or are trapped, or are so no more: what memory holds, and what loads see,
+    /// changes; what runs does not. Since version 1.5.
     Rewrite {
         /// Where.
         addr: GuestAddr,

@@ -3,7 +3,8 @@
 //!
 //! A kept file is `files/<blake3>` in its trace: a hard link to the store's read-only `<blake3>`, where the file system
 //! allows it, else a reflink or copy. The store gets its contents by reflink or copy, never by linking a file
-//! that the recorded machine may still change. `by-id/` in the store remembers which identity had which contents.
+//! that the recorded machine may still change. `by-id/` in the store remembers which identity had which contents, and what else was
+//! noted of these.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
@@ -238,6 +239,22 @@ impl Keeper {
         Ok((self.next_id(), KeptFile { hash, size, path: path.to_owned() }))
     }
 
+    /// What was noted of a file in the state that it is in, in this recording or an earlier one.
+    pub(crate) fn noted(&self, file: &File, what: &str) -> Option<String> {
+        let identity = Identity::of(&file.metadata().ok()?);
+        let store = self.shelf.store.as_ref().filter(|_| identity.settled())?;
+        fs::read_to_string(store.join("by-id").join(identity.name() + what)).ok()
+    }
+
+    /// Notes something of a file in the state that it is in, if a change would show. Only a memory: it may be lost.
+    pub(crate) fn note(&self, file: &File, what: &str, text: &str) {
+        let Ok(meta) = file.metadata() else { return };
+        let identity = Identity::of(&meta);
+        if let Some(store) = self.shelf.store.as_ref().filter(|_| identity.settled()) {
+            let _ = remember(store, &(identity.name() + what), text);
+        }
+    }
+
     fn next_id(&mut self) -> FileId {
         self.count += 1;
         FileId(self.count - 1)
@@ -268,7 +285,7 @@ impl Keeper {
         let (hash, size) = copied?;
         if let (Some(identity), Some(store)) = (identity, &self.shelf.store) {
             // Only a memory: without it the file is read again next time.
-            let _ = remember(store, identity, &hash);
+            let _ = remember(store, &identity.name(), &blake3::Hash::from_bytes(hash).to_hex());
         }
         Ok((hash, size))
     }
@@ -295,11 +312,10 @@ fn copy_named(
     Ok((hash, size))
 }
 
-fn remember(store: &Path, identity: &Identity, hash: &[u8; 32]) -> io::Result<()> {
-    let place = store.join("by-id").join(identity.name());
+fn remember(store: &Path, name: &str, text: &str) -> io::Result<()> {
+    let place = store.join("by-id").join(name);
     let temporary = store.join("by-id").join(format!(".new-{}", std::process::id()));
-    let mut file = File::create(&temporary)?;
-    file.write_all(blake3::Hash::from_bytes(*hash).to_hex().as_bytes())?;
+    fs::write(&temporary, text)?;
     fs::rename(temporary, place)
 }
 

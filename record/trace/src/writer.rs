@@ -250,6 +250,17 @@ impl TraceWriter {
         Ok(id)
     }
 
+    /// What was noted by [`TraceWriter::note`] of a file that has not changed since, in this recording or an earlier one.
+    pub fn noted(&self, file: &File, what: &str) -> Option<String> {
+        self.keeper.noted(file, what)
+    }
+
+    /// Notes what was found out about a file, so that it need not be found out again while the file does not change. `what` becomes a
+    /// part of a file's name, and tells one such thing from others.
+    pub fn note(&self, file: &File, what: &str, text: &str) {
+        self.keeper.note(file, what, text);
+    }
+
     /// Hands over everything so far to be written, without waiting for that.
     pub fn push(&mut self) -> Result<(), WriteError> {
         self.pieces.push(&self.packer)?;

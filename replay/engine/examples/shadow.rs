@@ -117,6 +117,7 @@ fn answer(kind: Trapped, space: &mut Space) {
             (regs.rax, regs.rdx, regs.rcx) = (1, 0, 0);
             regs.rip += 3;
         }
+        Trapped::Rdrand | Trapped::Rdseed | Trapped::Rdpid => panic!("nothing tells what {kind:?} answers"),
     }
     space.set_registers(&regs);
 }

@@ -11,6 +11,12 @@ pub enum Trapped {
     Rdtscp,
     /// `cpuid`
     Cpuid,
+    /// `rdrand`
+    Rdrand,
+    /// `rdseed`
+    Rdseed,
+    /// `rdpid`
+    Rdpid,
 }
 
 /// A synchronous fault as the guest's kernel would report it.

@@ -352,9 +352,9 @@ fn special_exit(special: Special, pc: GuestAddr) -> Exit {
         Special::Rdtsc => return Exit::Instruction(Trapped::Rdtsc),
         Special::Rdtscp => return Exit::Instruction(Trapped::Rdtscp),
         Special::Cpuid => return Exit::Instruction(Trapped::Cpuid),
-        Special::Rdrand => "rdrand",
-        Special::Rdseed => "rdseed",
-        Special::Rdpid => "rdpid",
+        Special::Rdrand => return Exit::Instruction(Trapped::Rdrand),
+        Special::Rdseed => return Exit::Instruction(Trapped::Rdseed),
+        Special::Rdpid => return Exit::Instruction(Trapped::Rdpid),
         Special::Counter => "rdpmc",
         Special::TimedWait => "tpause",
     };

@@ -173,6 +173,10 @@ impl Replay {
             (Stop::Fault, Exit::Unsupported { pc, .. }) if Some(pc) == self.expected_pc() => return Ok(()),
             // One whose trap the guest had asked for.
             (Stop::Fault, Exit::Instruction(_)) if Some(actual_pc) == self.expected_pc() => return Ok(()),
+            (_, Exit::Instruction(kind)) if runs_untrapped(kind) => {
+                let (moment, name) = (self.cursor.moment, name(kind).to_owned());
+                return Err(ReplayError::Unsupported { task, moment, pc: actual_pc, name });
+            }
             (_, Exit::Unsupported { pc, name }) => {
                 return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });
             }
@@ -253,7 +257,15 @@ fn trapped(kind: engine::Trapped) -> Trapped {
         engine::Trapped::Rdtsc => Trapped::Rdtsc,
         engine::Trapped::Rdtscp => Trapped::Rdtscp,
         engine::Trapped::Cpuid => Trapped::Cpuid,
+        engine::Trapped::Rdrand => Trapped::Rdrand,
+        engine::Trapped::Rdseed => Trapped::Rdseed,
+        engine::Trapped::Rdpid => Trapped::Rdpid,
     }
+}
+
+/// Whether an instruction runs in a recording without a stop where the recorder does not find it.
+fn runs_untrapped(kind: engine::Trapped) -> bool {
+    matches!(kind, engine::Trapped::Rdrand | engine::Trapped::Rdseed | engine::Trapped::Rdpid)
 }
 
 fn name(kind: engine::Trapped) -> &'static str {
@@ -261,5 +273,8 @@ fn name(kind: engine::Trapped) -> &'static str {
         engine::Trapped::Rdtsc => "rdtsc",
         engine::Trapped::Rdtscp => "rdtscp",
         engine::Trapped::Cpuid => "cpuid",
+        engine::Trapped::Rdrand => "rdrand",
+        engine::Trapped::Rdseed => "rdseed",
+        engine::Trapped::Rdpid => "rdpid",
     }
 }

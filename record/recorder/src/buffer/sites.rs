@@ -17,6 +17,7 @@ use super::{INSTRUCTION, Mapped};
 use crate::image;
 use crate::procfs::{self, FilePart, Mapping};
 use crate::task::Task;
+use crate::unrepeatable;
 
 /// A rewritten instruction.
 #[derive(Clone, Debug)]
@@ -213,6 +214,7 @@ fn text(
                 bytes(task, mapping).or_else(|| memory.read_vec(range.start, range.len() as usize).ok())?;
             let writes = inside.sites.values().flat_map(|site| &site.writes).chain(&inside.left);
             overlay(writes, range.start.0, &mut bytes);
+            unrepeatable::put_own(&task.space, range.start.0, &mut bytes);
             Some(Rc::clone(new.insert(Rc::new(Text::new(bytes)))))
         }
     }
