@@ -3,7 +3,7 @@
 use gdbstub::common::Pid;
 use guest::{GuestAddr, GuestMemory, GuestRange, Moment, SpaceId, TaskId, Tid, When};
 use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineError, Watch};
-use trace::{ExecInfo, ReadError, Status, Trace};
+use trace::{ExecInfo, Fact, ReadError, Status, Trace};
 
 use crate::arch::RegisterFile;
 use crate::files::Files;
@@ -237,6 +237,16 @@ impl Session {
         found
             .inspect_err(|error| tracing::debug!(%error, asked, "no address for a thread-local variable"))
             .ok()
+    }
+
+    /// What the kernel says of the signal that strikes here, if one does.
+    pub(crate) fn siginfo(&self) -> Option<Vec<u8>> {
+        let here = self.timeline.position();
+        self.life()?.signal(here).filter(|(at, _)| *at == here)?;
+        match self.timeline.trace().event(here.event).ok()?.fact {
+            Fact::Signal(info) => Some(info.siginfo),
+            _ => None,
+        }
     }
 
     /// What to know of a halt, in words: what an end means, and, once for a connection, that stops of a watchpoint may be missing.
