@@ -72,12 +72,22 @@ pub(crate) struct Watchpoint {
     pub(crate) kind: gdbstub::target::ext::breakpoints::WatchKind,
 }
 
-/// Told after every `monitor` command: the executable of the process that is shown now, where gdb has to connect again to see
-/// that it is another one.
+/// Told after every `monitor` command what is shown now.
 pub struct News(pub Box<Tell>);
 
 /// What is told.
-type Tell = dyn FnMut(Option<&str>);
+type Tell = dyn FnMut(Shown<'_>);
+
+/// What gdb has to be brought to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown<'a> {
+    /// What it showed before.
+    Same,
+    /// The thread with this thread pointer, which runs next.
+    Thread(u64),
+    /// Another process, of this executable: it has to connect again.
+    Process(&'a str),
+}
 
 impl std::fmt::Debug for News {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -195,6 +205,11 @@ impl Session {
     pub(crate) fn runs_next(&self, tid: usize) -> bool {
         let mut tasks = self.tasks().into_iter();
         tasks.any(|task| task.task == self.timeline.task() && usize::try_from(task.tid.0) == Ok(tid))
+    }
+
+    /// The thread pointer of the task that runs next.
+    pub(crate) fn thread_pointer(&self) -> Option<u64> {
+        self.timeline.registers(self.tasks().first()?.task).ok().map(|regs| regs.fs_base)
     }
 
     /// A task's registers as gdb numbers them.
