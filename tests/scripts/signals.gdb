@@ -13,6 +13,10 @@ finish
 continue
 #> received signal SIGSEGV
 #> *nowhere = shared;
+print $_siginfo.si_signo
+#> = 11
+print $_siginfo._sifields._sigfault.si_addr
+#> = (void *) 0x8
 print shared
 #> = 7
 continue

@@ -69,3 +69,21 @@ reverse-continue
 #> received signal SIGUSR1
 reverse-continue
 #> No more reverse-execution history
+# Where another thread runs, that one is shown, and steps.
+break take_turn
+continue
+continue
+#> take_turn (who=1)
+stepi
+monitor when
+#! task
+python moment = gdb.execute("monitor when", to_string=True).split()[0]
+goto @start
+#> _start
+python gdb.execute("goto " + moment)
+#> Switching to thread
+#> take_turn (who=1)
+print who
+#> = 1
+stepi
+#> steps++;

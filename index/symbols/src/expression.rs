@@ -37,6 +37,13 @@ pub struct Part {
     pub offset: i64,
 }
 
+impl Part {
+    /// A whole variable.
+    pub(crate) fn whole(name: &str, offset: i64) -> Self {
+        Self { whole: name.to_owned(), name: name.to_owned(), steps: Vec::new(), stars: 0, offset }
+    }
+}
+
 /// One step from a variable to a part of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {

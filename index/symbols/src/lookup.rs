@@ -6,7 +6,8 @@ use std::sync::{Mutex, OnceLock};
 
 use guest::{FileId, GuestAddr, GuestRange, Moment, SpaceId};
 
-use crate::expression::Expression;
+use crate::dwarf_types::Shape;
+use crate::expression::{Expression, Part};
 use crate::image::Image;
 use crate::layout::{KeptFile, Layout, MappedFile, Mapping};
 use crate::source::Sources;
@@ -162,6 +163,17 @@ pub(crate) struct Found<'a> {
     pub(crate) symbol: Symbol<'a>,
     pub(crate) file: FileId,
     pub(crate) bias: u64,
+}
+
+impl Found<'_> {
+    /// Whether it is a C++ reference, as far as types are known without much ado.
+    fn is_reference(&self) -> bool {
+        let types = self.image.quick_types().filter(|_| self.symbol.kind == Kind::Object);
+        types.is_some_and(|types| {
+            let ty = types.of_variable(self.symbol.addr);
+            ty.is_some_and(|ty| matches!(types.shape(ty), Shape::Reference(_)))
+        })
+    }
 }
 
 /// A pc in a file.
@@ -367,7 +379,11 @@ impl Symbols {
         match expression {
             Expression::Address(addr) => Ok(Resolved { addr: *addr, ..Resolved::default() }),
             Expression::Symbol { name, offset } => {
-                Ok(self.resolved(&self.find_symbol(space, moment, name)?, *offset))
+                let found = self.find_symbol(space, moment, name)?;
+                match found.is_reference() {
+                    true => self.resolve_part(space, moment, &Part::whole(name, *offset), pointer),
+                    false => Ok(self.resolved(&found, *offset)),
+                }
             }
             // Some symbols' names look like parts of variables.
             Expression::Part(part) => match self.find_symbol(space, moment, &part.whole) {

@@ -12,17 +12,23 @@ const MAX_LISTED: usize = 12;
 /// How a name is looked up in one file.
 type Look = for<'a> fn(&'a Image, &str) -> Vec<Symbol<'a>>;
 
-/// One after the other, until one finds something in some file.
-const LOOKS: [Look; 4] = [
-    |image, name| image.symbols().named(name),
+/// One after the other, until one finds something in some file. Functions last: libraries have many, of all sorts of names, and what is
+/// asked about is mostly a variable.
+const LOOKS: [Look; 5] = [
+    |image, name| {
+        let mut found = image.symbols().named(name);
+        found.retain(|symbol| symbol.kind != Kind::Function);
+        found
+    },
     qualified,
     |image, name| image.symbols().ending(name, |kind| matches!(kind, Kind::Object | Kind::ThreadLocal)),
+    |image, name| image.symbols().named(name),
     |image, name| image.symbols().ending(name, |kind| kind == Kind::Function),
 ];
 
 impl Symbols {
-    /// The symbol that people call `name`: by its whole name, else by its source file or function, else the one variable, else the
-    /// one function, whose qualified name ends so.
+    /// The symbol that people call `name`: a variable by its whole name, else by its source file or function, else the one whose
+    /// qualified name ends so; else a function.
     pub(crate) fn find_symbol(
         &self,
         space: SpaceId,

@@ -44,6 +44,10 @@ impl Symbols {
             here.element(0)?;
             here.text = format!("*{}", here.text);
         }
+        // A reference is what it refers to.
+        if let Shape::Reference(target) = types.shape(here.ty) {
+            here.follow(target)?;
+        }
         let addr = here.addr.wrapping_add(part.offset as u64);
         let size = here.size.or_else(|| types.size(here.ty)).unwrap_or(0);
         let value = types.value(here.ty).filter(|_| part.offset == 0);
@@ -94,7 +98,7 @@ impl Here<'_> {
     }
 
     fn member(&mut self, name: &str, by: &str) -> Result<(), ResolveError> {
-        if let Shape::Reference(target) = self.types.shape(self.ty) {
+        if let Shape::Reference(target) | Shape::Pointer(Some(target)) = self.types.shape(self.ty) {
             self.follow(target)?;
         }
         let Some(Member { offset, ty, size, bits }) = self.types.member(self.ty, name) else {

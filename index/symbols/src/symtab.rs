@@ -8,6 +8,9 @@ use object::{Endianness, SectionIndex};
 
 use crate::bytes::Bytes;
 
+/// The longest name that helps somebody who sees it.
+const READABLE: usize = 60;
+
 /// What a symbol names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
@@ -275,17 +278,18 @@ impl SymbolTable {
         named.map(|s| (s.addr, s.size))
     }
 
-    /// Up to `limit` names that hold `part`, for a hint; none where that is too short to tell anything.
+    /// Up to `limit` names of variables that hold `part`, for a hint; none where that is too short to tell anything.
     pub(crate) fn similar(&self, part: &str, limit: usize) -> Vec<String> {
         if part.len() < 3 {
             return Vec::new();
         }
         let part = part.to_lowercase();
-        let alike = self.all().filter(|s| s.kind != Kind::Label && s.raw.to_lowercase().contains(&part));
+        let is_variable = |s: &Symbol<'_>| matches!(s.kind, Kind::Object | Kind::ThreadLocal);
+        let alike = self.all().filter(|s| is_variable(s) && s.raw.to_lowercase().contains(&part));
         let mut names: Vec<String> = Vec::new();
         for symbol in alike {
             let name = symbol.name().into_owned();
-            if names.len() < limit && !names.contains(&name) {
+            if names.len() < limit && name.len() <= READABLE && !names.contains(&name) {
                 names.push(name);
             }
         }

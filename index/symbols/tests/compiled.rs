@@ -333,7 +333,7 @@ fn parts_of_variables_are_found_by_type() {
 const CLASSES: &str = r#"struct Base { long first; }; struct Left : Base { int left; }; static int hidden;
 struct Both : Left { static int count; int own; Both *&self() { static Both *me; me = this; return me; } };
 int Both::count = 3; namespace shop { Both it; int total; static int only; } namespace bank { int total; }
-Both &alias = shop::it;
+Both &alias = shop::it; Both *pointer = &shop::it; extern "C" int only() { return 1; }
 int main() { shop::it.self(); return alias.own + shop::total + bank::total + ++shop::only + ++hidden; }
 "#;
 
@@ -349,8 +349,14 @@ fn bases_references_and_ends_of_qualified_names() {
     check("it.left", (it.wrapping_add(8), 4));
     check("shop::it.first", (it, 8));
     check("only", (program.address("_ZN4shopL4onlyE"), 4));
-    // A reference is followed: it holds its own address and 0x1000.
+    // A reference is followed, and a pointer to a member: they hold their own address and 0x1000.
     check("alias.own", (program.address("alias").wrapping_add(0x1000 + 12), 4));
+    check("alias", (program.address("alias").wrapping_add(0x1000), 16));
+    check("pointer", (program.address("pointer"), 8));
+    check("pointer.own", (program.address("pointer").wrapping_add(0x1000 + 12), 4));
+    check("pointer->own", (program.address("pointer").wrapping_add(0x1000 + 12), 4));
+    // A variable comes before a function of just that name.
+    check("main", (program.address("main"), program.resolve("main").unwrap().1));
     check("count", (program.address("_ZN4Both5countE"), 4));
     let error = program.resolve("total").unwrap_err().to_string();
     assert_eq!(error, "`total` can be any of bank::total, shop::total");

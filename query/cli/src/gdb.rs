@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
-use ::gdb::{News, Parting, Session, SessionError, Sysroot, make_sysroot, path_in, serve};
+use ::gdb::{News, Parting, Session, SessionError, Shown, Sysroot, make_sysroot, path_in, serve};
 use anyhow::Context;
 use guest::When;
 use timeline::TimelineError;
@@ -68,19 +68,34 @@ pub(crate) fn server(args: &args::GdbServer) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes for gdb to `after`, which it reads after each of its `monitor` commands, how to see another process: it loads the
-/// executable and connects again. Nothing where it sees the right one.
+/// Writes for gdb to `after`, which it reads after each of its `monitor` commands, how to see what is shown now: of another process it
+/// loads the executable and connects again; another thread of the same one it selects. Nothing where it sees the right one.
 fn news(after: PathBuf, root: PathBuf, socket: PathBuf) -> News {
-    News(Box::new(move |exe| {
-        let commands = exe.map_or_else(String::new, |exe| {
-            let exe = path_in(&root, exe);
-            format!("disconnect\nfile {}\ntarget remote {}\n", exe.display(), socket.display())
-        });
+    News(Box::new(move |shown| {
+        let commands = match shown {
+            Shown::Same => String::new(),
+            Shown::Thread(pointer) => SELECT_THREAD.replace("POINTER", &pointer.to_string()),
+            Shown::Process(exe) => {
+                let exe = path_in(&root, exe);
+                format!("disconnect\nfile {}\ntarget remote {}\n", exe.display(), socket.display())
+            }
+        };
         if let Err(error) = std::fs::write(&after, commands) {
-            tracing::error!(%error, "gdb is not told of the other process");
+            tracing::error!(%error, "gdb is not told what is shown now");
         }
     }))
 }
+
+/// Has gdb select the thread with a thread pointer. It has no other command for that: it would number them itself.
+const SELECT_THREAD: &str = "\
+set $backstory_pointer = POINTER
+set $backstory_thread = $_thread
+thread apply all -q -s backstory-note-thread
+if $backstory_thread != $_thread
+  thread $backstory_thread
+  set $backstory_switched = 1
+end
+";
 
 /// Below the scratch folder: what gdb reads after `monitor` commands.
 const AFTER: &str = "after";
@@ -154,6 +169,11 @@ set remote hardware-watchpoint-length-limit 32
 set may-write-registers off
 set may-write-memory off
 set confirm off
+define backstory-note-thread
+  if $fs_base == $backstory_pointer
+    set $backstory_thread = $_thread
+  end
+end
 define hookpost-monitor
   maintenance flush register-cache
   maintenance flush dcache
@@ -167,8 +187,11 @@ document when
 Say at which moment of the recording we are.
 end
 define goto
+  set $backstory_switched = 0
   monitor goto $arg0
-  frame
+  if $backstory_switched == 0
+    frame
+  end
 end
 document goto
 Go to a moment of the recording: @123456789, @50%, @start, @end, @exit or @signal.

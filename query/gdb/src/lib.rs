@@ -31,5 +31,5 @@ mod xfer;
 mod xsave;
 
 pub use server::{Parting, ServeError, serve};
-pub use session::{News, Session, SessionError};
+pub use session::{News, Session, SessionError, Shown};
 pub use sysroot::{Sysroot, make_sysroot, path_in};

@@ -3,7 +3,10 @@
 use gdbstub::target::ext::monitor_cmd::{ConsoleOutput, MonitorCmd};
 use guest::When;
 
-use crate::session::{Session, SessionError};
+use crate::session::{Session, SessionError, Shown};
+
+/// The command after which another thread may be the one that runs next.
+const GOTO: &str = "goto";
 
 const HELP: &str = "\
 monitor when         where we are: the moment, the task, the share of the recording
@@ -19,13 +22,16 @@ impl MonitorCmd for Session {
         let shown = self.shown;
         out.write_raw(self.answer(command.trim())?.as_bytes());
         let exe = self.program().map(|program| program.exe.clone()).filter(|_| self.shown != shown);
-        match (&mut self.news, exe) {
-            (Some(news), exe) => (news.0)(exe.as_deref()),
-            (None, Some(exe)) => {
+        let thread = self.thread_pointer().filter(|_| command.trim().starts_with(GOTO));
+        match (&mut self.news, exe, thread) {
+            (Some(news), Some(exe), _) => (news.0)(Shown::Process(&exe)),
+            (Some(news), None, Some(thread)) => (news.0)(Shown::Thread(thread)),
+            (Some(news), None, None) => (news.0)(Shown::Same),
+            (None, Some(exe), _) => {
                 let said = format!("another process runs here: `file target:{exe}` loads its symbols\n");
                 out.write_raw(said.as_bytes());
             }
-            (None, None) => {}
+            (None, None, _) => {}
         }
         Ok(())
     }
@@ -38,7 +44,7 @@ impl Session {
             ("when", "") => Ok(self.when()),
             ("ps", "") => Ok(self.processes()),
             ("maps", "") => Ok(self.maps()?),
-            ("goto", argument) => self.goto_text(argument),
+            (GOTO, argument) => self.goto_text(argument),
             ("help" | "", _) => Ok(HELP.to_owned()),
             _ => Ok(format!("no command `{command}`: `monitor help` lists them\n")),
         }

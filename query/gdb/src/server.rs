@@ -11,13 +11,10 @@ use gdbstub::target::ext::base::reverse_exec::ReplayLogPosition;
 
 use crate::session::{Halt, Session, SessionError};
 use crate::target::thread;
-use crate::wire::{Wire, hex};
+use crate::wire::{Wire, escaped, hex};
 
 /// Bytes in a packet at most. gdb reads files and memory in pieces of it.
 const PACKET: usize = 128 << 10;
-
-/// How the packet begins that asks where a thread-local variable is. The library does not know it.
-const THREAD_LOCAL: &str = "qGetTLSAddr:";
 
 /// Why serving gdb ended otherwise than by gdb's wish.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +50,7 @@ fn talk(session: &mut Session, wire: Wire) -> Result<Parting, GdbStubError<Sessi
     loop {
         machine = match machine {
             GdbStubStateMachine::Idle(mut stub) => {
-                if stub.borrow_conn().answer(THREAD_LOCAL, |asked| session.thread_local(asked)).is_err() {
+                if stub.borrow_conn().answer(|asked| own_answer(session, asked)).is_err() {
                     return Ok(Parting::Closed);
                 }
                 match stub.borrow_conn().read() {
@@ -89,6 +86,21 @@ fn talk(session: &mut Session, wire: Wire) -> Result<Parting, GdbStubError<Sessi
             GdbStubStateMachine::Disconnected(_) => return Ok(Parting::Done),
         };
     }
+}
+
+/// The answers to what gdb asks and the library does not know: where a thread-local variable is; what a signal came with.
+fn own_answer(session: &Session, asked: &str) -> Option<Vec<u8>> {
+    if let Some(asked) = asked.strip_prefix("qGetTLSAddr:") {
+        return Some(session.thread_local(asked).into_bytes());
+    }
+    let asked = asked.strip_prefix("qXfer:siginfo:read::")?;
+    let bounds = asked
+        .split_once(',')
+        .map(|(offset, len)| [offset, len].map(|text| usize::from_str_radix(text, 16).unwrap_or_default()));
+    let (Some(info), Some([offset, len])) = (session.siginfo(), bounds) else { return Some(b"E01".to_vec()) };
+    let rest = info.get(offset..).unwrap_or_default();
+    let mark = if rest.len() > len { b"m" } else { b"l" };
+    Some([mark, &*escaped(&rest[..len.min(rest.len())])].concat())
 }
 
 /// What gdb is told about a halt.

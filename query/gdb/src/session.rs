@@ -3,7 +3,7 @@
 use gdbstub::common::Pid;
 use guest::{GuestAddr, GuestMemory, GuestRange, Moment, SpaceId, TaskId, Tid, When};
 use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineError, Watch};
-use trace::{ExecInfo, ReadError, Status, Trace};
+use trace::{ExecInfo, Fact, ReadError, Status, Trace};
 
 use crate::arch::RegisterFile;
 use crate::files::Files;
@@ -72,12 +72,22 @@ pub(crate) struct Watchpoint {
     pub(crate) kind: gdbstub::target::ext::breakpoints::WatchKind,
 }
 
-/// Told after every `monitor` command: the executable of the process that is shown now, where gdb has to connect again to see
-/// that it is another one.
+/// Told after every `monitor` command what is shown now.
 pub struct News(pub Box<Tell>);
 
 /// What is told.
-type Tell = dyn FnMut(Option<&str>);
+type Tell = dyn FnMut(Shown<'_>);
+
+/// What gdb has to be brought to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown<'a> {
+    /// What it showed before.
+    Same,
+    /// The thread with this thread pointer, which runs next.
+    Thread(u64),
+    /// Another process, of this executable: it has to connect again.
+    Process(&'a str),
+}
 
 impl std::fmt::Debug for News {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -197,6 +207,11 @@ impl Session {
         tasks.any(|task| task.task == self.timeline.task() && usize::try_from(task.tid.0) == Ok(tid))
     }
 
+    /// The thread pointer of the task that runs next.
+    pub(crate) fn thread_pointer(&self) -> Option<u64> {
+        self.timeline.registers(self.tasks().first()?.task).ok().map(|regs| regs.fs_base)
+    }
+
     /// A task's registers as gdb numbers them.
     pub(crate) fn registers(&self, task: TaskId) -> Result<RegisterFile, TimelineError> {
         Ok(RegisterFile::new(&self.timeline.registers(task)?, &self.timeline.xstate(task)?))
@@ -237,6 +252,16 @@ impl Session {
         found
             .inspect_err(|error| tracing::debug!(%error, asked, "no address for a thread-local variable"))
             .ok()
+    }
+
+    /// What the kernel says of the signal that strikes here, if one does.
+    pub(crate) fn siginfo(&self) -> Option<Vec<u8>> {
+        let here = self.timeline.position();
+        self.life()?.signal(here).filter(|(at, _)| *at == here)?;
+        match self.timeline.trace().event(here.event).ok()?.fact {
+            Fact::Signal(info) => Some(info.siginfo),
+            _ => None,
+        }
     }
 
     /// What to know of a halt, in words: what an end means, and, once for a connection, that stops of a watchpoint may be missing.

@@ -1,4 +1,4 @@
-//! The connection, and what the library cannot say: packets of other forms, and one that it does not know.
+//! The connection, and what the library cannot say: packets of other forms, and those that it does not know.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -11,9 +11,18 @@ pub(crate) fn hex(text: &str) -> String {
 }
 
 /// A packet with its checksum.
-fn packet(body: &str) -> Vec<u8> {
-    let sum = body.bytes().fold(0u8, u8::wrapping_add);
-    format!("${body}#{sum:02x}").into_bytes()
+fn packet(body: &[u8]) -> Vec<u8> {
+    let sum = body.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    [b"$", body, format!("#{sum:02x}").as_bytes()].concat()
+}
+
+/// Bytes as the protocol has them where it does not have them in hexadecimal.
+pub(crate) fn escaped(bytes: &[u8]) -> Vec<u8> {
+    let escape = |&byte: &u8| match byte {
+        b'#' | b'$' | b'}' | b'*' => vec![b'}', byte ^ 0x20],
+        _ => vec![byte],
+    };
+    bytes.iter().flat_map(escape).collect()
 }
 
 /// The connection, buffered both ways.
@@ -30,6 +39,9 @@ pub(crate) struct Wire {
 
 /// How the reply begins in which a server says what it can do.
 const CAPABILITIES: &[u8] = b"$PacketSize=";
+
+/// What we can do and the library does not know.
+const MORE_CAPABILITIES: &str = ";exec-events+;qXfer:siginfo:read+";
 
 /// What gdb sends to interrupt.
 const INTERRUPT: u8 = 3;
@@ -64,19 +76,18 @@ impl Wire {
         }
     }
 
-    /// Answers packets that begin with `name` and come next, by what `answer` makes of the rest of each.
-    pub(crate) fn answer(&mut self, name: &str, mut answer: impl FnMut(&str) -> String) -> io::Result<()> {
+    /// Sends what `answer` says to each packet that comes next, until it does not know one.
+    pub(crate) fn answer(&mut self, mut answer: impl FnMut(&str) -> Option<Vec<u8>>) -> io::Result<()> {
         while let Some(whole) = self.whole_packet()? {
             let unread = &self.read[self.at..self.at + whole];
             if unread == NO_ACKNOWLEDGEMENTS {
                 self.acknowledges = false;
             }
             let body = std::str::from_utf8(&unread[1..whole - 3]);
-            let Some(asked) = body.ok().and_then(|body| body.strip_prefix(name)) else { return Ok(()) };
-            let reply = packet(&answer(asked));
+            let Some(reply) = body.ok().and_then(&mut answer) else { return Ok(()) };
             self.at += whole;
             self.out.extend(self.acknowledges.then_some(b'+'));
-            self.out.extend_from_slice(&reply);
+            self.out.extend_from_slice(&packet(&reply));
             self.flush()?;
         }
         Ok(())
@@ -100,7 +111,7 @@ impl Wire {
 
     /// Has gdb print `text`: an `O` packet, which it takes while it waits for a stop.
     pub(crate) fn say(&mut self, text: &str) {
-        self.out.extend_from_slice(&packet(&format!("O{}", hex(text))));
+        self.out.extend_from_slice(&packet(format!("O{}", hex(text)).as_bytes()));
     }
 
     /// The next packet goes as this one.
@@ -112,14 +123,14 @@ impl Wire {
     fn amend(&mut self) {
         if let Some((at, body)) = self.instead.take() {
             self.out.truncate(at);
-            self.out.extend_from_slice(&packet(&body));
+            self.out.extend_from_slice(&packet(body.as_bytes()));
         }
         // Behind acknowledgements at most.
         let at = self.out.iter().take_while(|&&byte| byte == b'+').count();
         let body = self.out.get(at..).filter(|packet| packet.starts_with(CAPABILITIES));
         let body = body.and_then(|packet| std::str::from_utf8(&packet[1..]).ok()?.split_once('#'));
         if let Some((body, _)) = body {
-            let amended = packet(&format!("{body};exec-events+"));
+            let amended = packet(format!("{body}{MORE_CAPABILITIES}").as_bytes());
             self.out.truncate(at);
             self.out.extend_from_slice(&amended);
         }

@@ -47,7 +47,10 @@ fn hex(value: ValueRef<'_>) -> String {
 /// `(pc [, moment [, space]])`. Without a space, the one that runs at the moment; without a moment, wherever a file is mapped
 /// at the pc.
 fn place(recording: &Recording, context: &Context<'_>) -> Result<Option<(SpaceId, Moment, GuestAddr)>> {
-    let number = |index| context.get::<Option<i64>>(index);
+    let number = |index| {
+        let what = "sym and line (pc [, moment [, space]]) take numbers";
+        context.get::<Option<i64>>(index).map_err(|_| rusqlite::Error::UserFunctionError(what.into()))
+    };
     let Some(pc) = number(0)?.map(|n| GuestAddr(n as u64)) else { return Ok(None) };
     let moment = if context.len() > 1 { number(1)?.map(|n| Moment(n as u64)) } else { None };
     let space =

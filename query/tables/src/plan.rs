@@ -119,7 +119,9 @@ pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
         info.constraint_usage(index).set_argv_index(steps.len() as i32);
         cost *= if operator == "=" { 10f64.powi(-power) } else { 0.3 };
     }
-    if shape.counts(info.col_used()) {
+    // Counted rows have other row numbers.
+    let by_number = info.constraints().any(|constraint| constraint.column() < 0);
+    if shape.counts(info.col_used()) && !by_number {
         choose_count(shape, info, &mut steps);
     } else {
         let mut orders = info.order_bys();

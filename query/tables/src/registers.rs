@@ -22,15 +22,19 @@ pub(crate) fn register(connection: &Connection, recording: &Arc<Recording>) -> R
         FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     let here = recording.clone();
     connection.create_scalar_function(c"arg", 2, flags, move |context| {
-        let number = context.get::<i64>(1)?;
+        let ValueRef::Integer(number) = context.get_raw(1) else {
+            return Err(failed("arg(entry, n): n is a number from 0 to 5".to_owned()));
+        };
         let name = usize::try_from(number).ok().and_then(|number| ARGUMENTS.get(number));
         let name = name.ok_or_else(|| failed(format!("arg: {number} is not 0 to 5")))?;
         value(&here, context, name)
     })?;
     let here = recording.clone();
     connection.create_scalar_function(c"reg", 2, flags, move |context| {
-        let name = context.get::<String>(1)?;
-        value(&here, context, &name)
+        let ValueRef::Text(name) = context.get_raw(1) else {
+            return Err(failed("reg(moment, name): the name is text, such as 'rax'".to_owned()));
+        };
+        value(&here, context, &String::from_utf8_lossy(name))
     })
 }
 
@@ -40,8 +44,8 @@ fn value(recording: &Recording, context: &Context<'_>, name: &str) -> Result<Opt
     let at = at.ok_or_else(|| failed(format!("reg: no register `{name}` (there are {})", known())))?;
     let moment = match context.get_raw(0) {
         ValueRef::Null => return Ok(None),
-        ValueRef::Integer(moment) => Moment(moment as u64),
-        _ => return Err(failed("a moment is an integer".to_owned())),
+        ValueRef::Integer(moment) if moment >= 0 => Moment(moment as u64),
+        _ => return Err(failed("a moment is an integer from 0 on".to_owned())),
     };
     let find = recording.registers.get().ok_or_else(|| failed("nothing can replay here".to_owned()))?;
     let registers = find(moment).map_err(failed)?;

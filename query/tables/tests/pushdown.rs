@@ -123,6 +123,8 @@ fn rows_that_are_only_counted_are_not_made() {
         made.sort_by_key(|row| format!("{row:?}"));
         assert_eq!(counted, made, "{table} {columns} {condition}");
     }
+    let by_number = recording.rows("SELECT count(*) FROM executions WHERE rowid = 7");
+    assert_eq!(by_number, recording.rows("SELECT count(*) FROM executions WHERE moment = 7"));
     for order in ["pc", "pc DESC", "space, pc"] {
         let distinct = recording.rows(&format!("SELECT DISTINCT pc, space FROM executions ORDER BY {order}"));
         let plain = recording.rows(&format!(
@@ -267,6 +269,10 @@ fn registers_come_from_whoever_can_find_them() {
         ("SELECT arg(1, 6)", "arg: 6 is not 0 to 5"),
         ("SELECT reg(1, 'eax')", "reg: no register `eax` (there are r15, "),
         ("SELECT reg(9, 'rax')", "past the end"),
+        ("SELECT reg('rax', 9)", "reg(moment, name): the name is text"),
+        ("SELECT reg(-1, 'rax')", "a moment is an integer from 0 on"),
+        ("SELECT arg(1, 'rdi')", "arg(entry, n): n is a number"),
+        ("SELECT sym('main')", "sym and line (pc"),
     ] {
         let failed = run.database.run(sql, Format::Csv, &mut Vec::new()).unwrap_err().to_string();
         assert!(failed.starts_with(error), "{sql}: {failed}");
