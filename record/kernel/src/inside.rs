@@ -65,6 +65,11 @@ pub fn inside(nr: u32) -> Option<Inside> {
     compile(row, row.inside?)
 }
 
+/// Whether a call that would wait is tried in a form that does not, where its descriptor is good for that alone.
+pub fn tried_inside(nr: u32) -> bool {
+    inside(nr).is_some_and(|call| !matches!(call.form, Form::Plain | Form::Open | Form::Close))
+}
+
 /// `None` where a row's effect is more than this can say.
 fn compile(row: &Row, (good, form): (Good, Form)) -> Option<Inside> {
     let opens = row.opens.is_some() && form != Form::Open;

@@ -20,6 +20,7 @@
 //! - `reading`: which file a call read from
 //! - `buffer`: calls made without a stop
 //! - `unrepeatable`: instructions whose results nothing tells
+//! - `again`: calls that would wait, put off
 //! - `resolver`: what the dynamic linker leaves on the stack
 //! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
@@ -38,6 +39,7 @@
 //! - `paranoid`: compares all memory around every system call
 
 mod affinity;
+mod again;
 mod answer;
 mod api;
 mod borrowed;
