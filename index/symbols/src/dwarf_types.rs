@@ -162,7 +162,18 @@ impl Types {
 
     /// The member called `name`, also of an unnamed member or a base class.
     pub(crate) fn member(&self, ty: Type, name: &str) -> Option<Member> {
-        self.parts(ty, 0).into_iter().find(|(known, _)| known == name).map(|(_, member)| member)
+        self.member_that(ty, name, |_| true)
+    }
+
+    /// The first member of that name which is `wanted`: bases may have several.
+    pub(crate) fn member_that(
+        &self,
+        ty: Type,
+        name: &str,
+        wanted: impl Fn(&Member) -> bool,
+    ) -> Option<Member> {
+        let mut named = self.parts(ty, 0).into_iter().filter(|(known, _)| known == name);
+        named.find(|(_, member)| wanted(member)).map(|(_, member)| member)
     }
 
     /// The names of all members.

@@ -12,11 +12,12 @@
 //! - `debug_file`: where separate debug information lies
 //! - `lookup`: `Symbols`, the questions; `naming`: which symbol a name means
 //! - `expression`: `SYMBOL[+OFFSET]` and parts of variables as people type them
-//! - `dwarf_types`: types in the debug information; `place`: parts of variables by them
+//! - `dwarf_types`: types in the debug information; `place`: parts of variables by them, `containers` among them
 //! - `value`: what bytes say by their type
 //! - `source`: text of source lines
 
 mod bytes;
+mod containers;
 mod debug_file;
 mod dwarf;
 mod dwarf_types;

@@ -134,6 +134,16 @@ pub enum ResolveError {
         /// How many there are.
         count: u64,
     },
+    /// An index past the end of a container.
+    #[error("`{place}` has {count} elements then: there is none with index {index}")]
+    Beyond {
+        /// The container.
+        place: String,
+        /// What was asked.
+        index: u64,
+        /// How many there are.
+        count: u64,
+    },
     /// A pointer whose value is not known.
     #[error("what the pointer `{place}` at {addr} holds is not known then")]
     Unknown {

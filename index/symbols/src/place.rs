@@ -1,8 +1,9 @@
 //! Parts of variables and what pointers point to, by the types in the debug information: `ops.draw`, `u[7].field`, `*p`,
-//! `p->field`. What a pointer holds is asked of whoever asks.
+//! `p->field`, elements of containers among them. What a pointer holds is asked of whoever asks.
 
 use guest::{GuestAddr, Moment, SpaceId};
 
+use crate::containers::{self, Extent, Inside};
 use crate::dwarf_types::{Member, Shape, Type, Types};
 use crate::expression::{Part, Step};
 use crate::lookup::{Found, ResolveError, Resolved, Symbols};
@@ -83,9 +84,10 @@ impl Here<'_> {
         match step {
             Step::Member(name) => self.member(name, "."),
             Step::Through(name) => {
-                let (Shape::Pointer(Some(_)) | Shape::Array(..)) = self.types.shape(self.ty) else {
+                let points = matches!(self.types.shape(self.ty), Shape::Pointer(Some(_)) | Shape::Array(..));
+                if !points && containers::inside(self.types, self.ty).is_none() {
                     return Err(ResolveError::NoPointer { place: self.text.clone() });
-                };
+                }
                 self.element(0)?;
                 self.member(name, "->")
             }
@@ -121,7 +123,9 @@ impl Here<'_> {
                 return self.element(index);
             }
             Shape::Pointer(None) | Shape::Other => {
-                return Err(ResolveError::NoElements { place: place() });
+                let inside = containers::inside(self.types, self.ty);
+                let inside = inside.ok_or_else(|| ResolveError::NoElements { place: place() })?;
+                return self.element_inside(inside, index);
             }
         };
         if let Some(count) = count.filter(|&count| index >= count) {
@@ -137,6 +141,26 @@ impl Here<'_> {
         (self.addr, self.ty, self.size, self.bits) =
             (self.addr.wrapping_add(size.wrapping_mul(index)), element, None, None);
         Ok(())
+    }
+
+    /// Goes to an element of a container, or to what a smart pointer points to.
+    fn element_inside(&mut self, inside: Inside, index: u64) -> Result<(), ResolveError> {
+        let Inside { elements, extent } = inside;
+        let start = self.addr.wrapping_add(elements.offset);
+        let mut read = |addr| (self.pointer)(addr).map(|word| word.0);
+        let count = match extent {
+            Extent::Unknown => None,
+            Extent::Length(at) => read(self.addr.wrapping_add(at)),
+            Extent::End(at, size) => {
+                let (start, end) = (read(start), read(self.addr.wrapping_add(at)));
+                start.zip(end).and_then(|(start, end)| end.wrapping_sub(start).checked_div(size))
+            }
+        };
+        if let Some(count) = count.filter(|&count| index >= count) {
+            return Err(ResolveError::Beyond { place: self.text.clone(), index, count });
+        }
+        (self.addr, self.ty, self.size, self.bits) = (start, elements.ty, None, None);
+        self.element(index)
     }
 
     /// Goes to where the pointer here points.

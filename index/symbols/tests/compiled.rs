@@ -364,6 +364,39 @@ fn bases_references_and_ends_of_qualified_names() {
     assert_eq!(error, "`it` has no member `count` (there are own, left, first)");
 }
 
+const CONTAINERS: &str = r#"#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+struct Item { long key; int count; };
+std::vector<Item> items; std::vector<int> numbers; std::array<short, 5> shorts; std::string text; std::unique_ptr<Item> one; std::shared_ptr<Item> two;
+int main() { return items.size() + numbers.size() + shorts[1] + text.size() + (one && two); }
+"#;
+
+#[test]
+fn elements_of_containers() {
+    let Some(program) = build("g++", "cc", CONTAINERS, &["-O0", "-std=c++17"]) else { return };
+    let check = |text: &str, expected: (GuestAddr, u64)| {
+        assert_eq!(program.resolve(text).expect(text), expected, "{text}");
+    };
+    // A pointer holds its own address and 0x1000: a vector's end is 8 bytes behind its start.
+    let pointed = |name: &str, offset: u64| program.address(name).wrapping_add(0x1000 + offset);
+    check("numbers[1]", (pointed("numbers", 4), 4));
+    check("shorts[3]", (program.address("shorts").wrapping_add(6), 2));
+    check("text[7]", (pointed("_Z4textB5cxx11", 7), 1));
+    check("one->count", (pointed("one", 8), 4));
+    check("*two", (pointed("two", 0), 16));
+    check("two->key", (pointed("two", 0), 8));
+    for (text, error) in [
+        ("numbers[2]", "`numbers` has 2 elements then: there is none with index 2"),
+        ("items[0].key", "`items` has 0 elements then: there is none with index 0"),
+        ("shorts[5]", "`shorts` has 5 elements: there is none"),
+    ] {
+        let said = program.resolve(text).unwrap_err().to_string();
+        assert!(said.starts_with(error), "{text}: {said}");
+    }
+}
+
 const RUST: &str = r#"mod t { pub static mut G: [u32; 4] = [0; 4]; pub static mut PAIR: (u8, Option<u64>) = (1, None); }
 fn main() { unsafe { (&raw mut t::G[1]).write_volatile(7); (&raw mut t::PAIR).write_volatile((2, Some(3))); } }
 "#;

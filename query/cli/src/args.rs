@@ -204,8 +204,8 @@ pub(crate) struct Query {
 #[command(after_help = format!("{MOMENTS}\n\nParts of variables are found by the types in the debug information, and pointers followed as \
      they were just before the moment. The last part of a qualified name (G for t::G) is enough where only one ends so; where several \
      have one name, put the source file or the function before it (b.c:state, run::calls). Local and thread-local variables have no name here: \
-     `print &NAME` in `backstory gdb --at MOMENT` gives the address, in the thread that is selected, to ask about with `--at` the same moment; what a \
-     container or smart pointer holds is asked about by address, too. Quote what the shell would take for itself: '*p', 'p->field', \
+     `print &NAME` in `backstory gdb --at MOMENT` gives the address, in the thread that is selected, to ask about with `--at` the same moment; so for \
+     what containers hold that are no arrays underneath (maps, Rust's Vec). Quote what the shell would take for itself: '*p', 'p->field', \
      'u[7]'."))]
 pub(crate) struct Why {
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! The kernel as a writer: which event it was, and where the program asked for it.
 
-use guest::{EventId, GuestAddr, Moment, TaskId};
+use guest::{EventId, GuestAddr, GuestRange, Moment, TaskId};
 use store::{QueryError, SyscallRow, WriteRow};
 use tables::{Database, describe_signal, describe_syscall};
 use trace::{Event, Fact, SpawnInfo};
@@ -26,7 +26,7 @@ pub(crate) fn writer(
     if let Some(call) = store.syscall(event)? {
         // The syscall instruction is the one that retires at the write's moment.
         let (place, stack) = asked_from(database, row.moment, row.task)?;
-        return Ok((by_call(database, row, call, first, place)?, stack));
+        return Ok((by_call(database, row, call, (event, first), place)?, stack));
     }
     if let Some(signal) = store.signal(event)? {
         let text = format!("frame of {}", describe_signal(&signal));
@@ -85,11 +85,10 @@ fn by_call(
     database: &Database,
     row: &WriteRow,
     call: SyscallRow,
-    first: GuestAddr,
+    (event, first): (EventId, GuestAddr),
     place: Option<Place>,
 ) -> Result<Writer, QueryError> {
-    // A file offset is that of the buffer's first byte, which is this write's where there is one buffer.
-    let offset = call.offset.map(|offset| offset + (first.0 - row.addr.0));
+    let offset = call.offset.map(|offset| offset + before(database, event, first));
     let source = match (&call.path, offset) {
         (Some(path), Some(offset)) => database.file_writer(path, offset, row.moment)?,
         _ => None,
@@ -101,6 +100,19 @@ fn by_call(
     });
     let (text, fd, path) = (describe_syscall(&call), call.fd, call.path);
     Ok(Writer::Kernel { text, fd, path, offset, place, source })
+}
+
+/// How many bytes of a call's event come before the one at `first`: a call that fills several buffers fills one after the other.
+fn before(database: &Database, event: EventId, first: GuestAddr) -> u64 {
+    let mut before = 0;
+    for write in database.trace().event(event).map(|event| event.writes).unwrap_or_default() {
+        let range = GuestRange::new(write.addr, write.data.len() as u64);
+        if range.contains(first) {
+            return before + (first.0 - range.start.0);
+        }
+        before += range.len();
+    }
+    0
 }
 
 /// A kernel write that has nothing to do with a file.

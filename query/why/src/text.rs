@@ -122,13 +122,17 @@ fn next(f: &mut fmt::Formatter<'_>, hop: &Hop, trace: Option<&str>) -> fmt::Resu
     Ok(())
 }
 
-/// Where the writer has no source, the nearest caller that has.
+/// Where the writer has no source, the nearest caller that has; that which is on this machine comes first.
 fn caller(f: &mut fmt::Formatter<'_>, hop: &Hop) -> fmt::Result {
     let writer_known = matches!(&hop.writer, Writer::Instruction { place, .. } if place.line.is_some());
     if writer_known {
         return Ok(());
     }
-    let Some(frame) = hop.stack.iter().find(|frame| frame.place.line.is_some()) else { return Ok(()) };
+    let find = |has: fn(&Place) -> bool| hop.stack.iter().find(|frame| has(&frame.place));
+    let Some(frame) = find(|place| place.source.is_some()).or_else(|| find(|place| place.line.is_some()))
+    else {
+        return Ok(());
+    };
     writeln!(f, "  from   {}", summary(&frame.place))?;
     source(f, &frame.place)
 }

@@ -111,6 +111,15 @@ fn poked() {
 }
 
 #[test]
+fn scattered() {
+    let story = recorded("scattered.c");
+    // Two bytes are skipped, four come before the buffer, three in it.
+    for (place, offset) in [("body[3]", "offset 9"), ("head[1]", "offset 3"), ("body", "offset 6")] {
+        names(&story.text(&[place]), &["preadv", offset, "fill", &story.line("CULPRIT"), "main"]);
+    }
+}
+
+#[test]
 fn moved_vector() {
     let story = recorded("moved_vector.cc");
     let final_writer = story.text(&[&story.printed("ADDR"), "--size", "8"]);
@@ -427,6 +436,14 @@ fn every_story_is_told() {
     files.sort();
     assert_eq!(
         files,
-        ["bad_byte.c", "long_label.c", "lost_update.c", "moved_vector.cc", "poked.c", "reused_block.c"]
+        [
+            "bad_byte.c",
+            "long_label.c",
+            "lost_update.c",
+            "moved_vector.cc",
+            "poked.c",
+            "reused_block.c",
+            "scattered.c"
+        ]
     );
 }
