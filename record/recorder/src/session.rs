@@ -300,6 +300,7 @@ impl Session {
                 task.run = Run::Waits(report);
                 self.ready.insert(tid);
             }
+            self.tell_holder();
             return Ok(());
         }
         self.end_wait(tid, &mut report);
@@ -375,6 +376,7 @@ impl Session {
                     stopped.push(child.host);
                     self.adopt(child)?;
                 }
+                self.tell_holder();
                 self.hasten(tid);
                 stopped.into_iter().try_for_each(|tid| self.after_stop(tid))?;
             }
