@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use abi::buffer::{
-    ALONE, CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN, ROW_COUNT, ROWS,
-    Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
+    ALONE, CALLING, CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN, ROW_COUNT,
+    ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
 };
 use buffer::{Standing, Used};
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
@@ -327,6 +327,12 @@ pub(crate) fn tell_alone(space: &Space, alone: bool) {
     {
         inside.alone = alone;
     }
+}
+
+/// Whether a space has a call that may have been made and is not noted yet.
+pub(crate) fn is_calling(space: &Space) -> bool {
+    let mapped = space.buffer.borrow().inside.is_some();
+    mapped && space.memory.read_u32(GuestAddr(CALLING)).is_ok_and(|calling| calling != 0)
 }
 
 /// From now on every call of a space stops. Its own instructions are put back where an event will tell of that: now if all of its tasks are

@@ -291,7 +291,10 @@ impl Session {
         let Waited { tid, mut report } = waited;
         self.let_wait(Some(tid));
         self.reported = Some(tid);
-        if let Some((holder, _)) = self.turn.filter(|(holder, _)| *holder != tid) {
+        // Who had the turn last may run still.
+        let holder = self.turn.map_or(self.last, |(holder, _)| holder);
+        if holder != tid {
+            self.let_note(holder);
             self.drain(holder)?;
         }
         self.drain(tid)?;
@@ -349,6 +352,18 @@ impl Session {
                 Some(instead) => report = instead,
                 None => return Ok(()),
             }
+        }
+    }
+
+    /// What another task did may have come of a call that this one has made and not noted yet: it notes that first.
+    pub(crate) fn let_note(&self, tid: HostTid) {
+        const PATIENCE: u32 = 1000;
+        let Some(task) = self.tasks.get(&tid).filter(|task| task.runs_own_code()) else { return };
+        for _ in 0..PATIENCE {
+            if !buffer::is_calling(&task.space) || !procfs::is_runnable(task.host) {
+                break;
+            }
+            std::thread::yield_now();
         }
     }
 

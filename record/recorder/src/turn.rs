@@ -69,13 +69,13 @@ impl Session {
         if self.turn.is_none_or(|(tid, _)| tid == former) {
             return Ok(());
         }
-        self.drain(former)?;
         if let Some(task) = self.tasks.get(&former)
             && task.runs_own_code()
         {
             buffer::allow(&task.space, false);
+            self.let_note(former);
         }
-        Ok(())
+        self.drain(former)
     }
 
     /// Resumes a task that is ready. False if something else was reported of it instead.
