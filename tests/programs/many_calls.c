@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -12,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +71,20 @@ static void into_code(void) {
   munmap(code, 8192);
 }
 
+// Into several places at once, and into the last bytes of entries.
+static void scattered(void) {
+  char bytes[5][40];
+  for (int i = 0; i < TIMES; i++) {
+    struct iovec parts[] = {{bytes[i % 5], 7}, {bytes[(i + 1) % 5] + 1, 0}, {bytes[(i + 2) % 5], 1 + i % 39}};
+    struct pollfd polled[] = {{zero, POLLIN, 77}, {-1, POLLIN, 78}, {file, POLLOUT, 79}};
+    memset(bytes, 'x', sizeof bytes);
+    assert(readv(zero, parts, 3) == 8 + i % 39 && bytes[i % 5][6] == 0 && bytes[(i + 2) % 5][i % 39] == 0);
+    assert(bytes[i % 5][7] == 'x' && bytes[(i + 1) % 5][1] == 'x');
+    assert(poll(polled, 3, i % 2 ? -1 : 0) == 2);
+    assert(polled[0].revents == POLLIN && polled[1].revents == 0 && polled[2].revents == POLLOUT);
+  }
+}
+
 __attribute__((noinline)) static long down_the_stack(int depth) {
   volatile char room[300000];
   for (int i = 0; i < 20; i++) assert(read(zero, (void *)room, 2) == 2 && room[0] == 0);
@@ -120,6 +136,7 @@ int main(void) {
   signal(SIGALRM, handler);
   with_every_flag();
   into_code();
+  scattered();
   assert(down_the_stack(8) == 0);
   alarms(2000);
   long had = handled;

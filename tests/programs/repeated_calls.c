@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -103,6 +105,37 @@ static void every_call(int file, const char *name) {
     assert(read(file, NULL, 0) == 0);
   }
   assert(!ftruncate(file, 5000));
+}
+
+static void requests(int file, const char *name) {
+  struct flock lock;
+  int count, pair[2];
+  char terminal[64];
+  assert(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+  char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; i < TIMES; i++) {
+    count = -1, lseek(file, 100 + i, SEEK_SET);
+    assert(!ioctl(file, FIONREAD, &count) && count == 4900 - i);
+    assert(write(pair[0], "four", 4) == 4 && !ioctl(pair[1], FIONREAD, &count) && count == 4 && read(pair[1], terminal, 9) == 4);
+    assert(ioctl(file, TCGETS, terminal) == -1 && errno == ENOTTY);
+    assert(!fcntl(file, F_SETFD, i % 2 ? FD_CLOEXEC : 0) && fcntl(file, F_GETFD) == (i % 2 ? FD_CLOEXEC : 0));
+    assert(!ioctl(file, FIOCLEX) && fcntl(file, F_GETFD) == FD_CLOEXEC && !ioctl(file, FIONCLEX));
+    assert((fcntl(file, F_GETFL) & O_ACCMODE) == O_RDWR && fcntl(999, F_GETFL) == -1 && errno == EBADF);
+    assert(!fcntl(pair[0], F_SETFL, i % 2 ? O_NONBLOCK : 0) && !(fcntl(pair[0], F_GETFL) & O_NONBLOCK) == !(i % 2));
+    lock = (struct flock){F_WRLCK, SEEK_SET, i, 5, 77};
+    assert(!fcntl(file, F_SETLK, &lock));
+    lock = (struct flock){F_WRLCK, SEEK_SET, i, 1, 77};
+    assert(!fcntl(file, F_GETLK, &lock) && lock.l_type == F_UNLCK && lock.l_pid == 77);
+    int copy = fcntl(file, F_DUPFD, 200), another = dup(pair[1]), again = syscall(SYS_open, name, O_RDONLY);
+    assert(copy == 200 && another > 2 && again > 2);
+    assert(pread(copy, terminal, 1, 7) == 1 && terminal[0] == '7' && pread(another, terminal, 1, 0) == -1 && errno == ESPIPE);
+    assert(pread(again, terminal, 1, 8) == 1 && terminal[0] == '8');
+    assert(!close(copy) && !close(another) && !close(again) && pread(copy, terminal, 1, 0) == -1);
+    assert(!madvise(page, 8192, MADV_WILLNEED) && !madvise(page, 4096, MADV_NOHUGEPAGE) && madvise(page + 1, 1, MADV_NORMAL) == -1);
+    page[i] = 1;
+    assert(!madvise(page, 4096, MADV_DONTNEED) && page[i] == 0);
+  }
+  munmap(page, 8192), close(pair[0]), close(pair[1]);
 }
 
 static char at(int fd) {
@@ -206,6 +239,7 @@ int main(void) {
   assert(write(file, digits, sizeof digits) == sizeof digits);
   registers_are_the_instructions(file);
   every_call(file, "file");
+  requests(file, "file");
   descriptors_change(file);
   mappings_show_files(file);
   code_is_read_and_written();

@@ -2,9 +2,9 @@
 //!
 //! One per address space: its tasks take turns at what is in there, as none is left standing in the code while another runs.
 
-use crate::PAGE;
+use crate::{PAGE, calls};
 
-/// The part that is readable and executable: code, slots, stubs, rows.
+/// The part that is readable and executable: code, slots, stubs, rows, lists.
 pub const FIXED: u64 = PAGE + 0x1000;
 /// Its length in bytes.
 pub const FIXED_LEN: u64 = STATE - FIXED;
@@ -25,11 +25,17 @@ pub const STUB_COUNT: u64 = 1024;
 pub const ROWS: u64 = STUBS + STUB_COUNT * STUB_LEN;
 /// How many rows there are.
 pub const ROW_COUNT: u64 = 512;
+/// Rows for requests, in lists.
+pub const LISTS: u64 = ROWS + ROW_COUNT * 8;
+/// Room for them, in bytes.
+pub const LISTS_LEN: u64 = 0x1000;
 
 /// The part that is written: the state and the ring.
-pub const STATE: u64 = ROWS + ROW_COUNT * 8;
+pub const STATE: u64 = LISTS + LISTS_LEN;
 /// Bytes of the ring in use, from its start on. A 32-bit word that is stored once a call is noted in full.
 pub const HEAD: u64 = STATE;
+/// Not 0 while a call may have been made that is not noted yet. Goes to 0 with the same store.
+pub const CALLING: u64 = HEAD + 4;
 /// Not 0 while calls may be made here.
 pub const GO: u64 = STATE + 8;
 /// The address of the [`crate::SiteDescriptor`] of the last call.
@@ -38,6 +44,8 @@ pub const SITE: u64 = STATE + 16;
 pub const STACK_POINTER: u64 = STATE + 24;
 /// Where the task goes on.
 pub const RESUME: u64 = STATE + 32;
+/// Not 0 while no other task waits for its turn.
+pub const ALONE: u64 = STATE + 40;
 /// A `struct iovec`, for calls that are made in another form.
 pub const VECTOR: u64 = STATE + 48;
 /// Where the kernel describes a file that is being opened.
@@ -48,6 +56,16 @@ pub const STACK_TOP: u64 = STATE + 0x200;
 pub const FDS: u64 = STATE + 0x400;
 /// How many there are.
 pub const FD_COUNT: u64 = 1024;
+/// A copy of what a call works on: of its `struct iovec`s, or of its `struct pollfd`s.
+pub const VECTORS: u64 = STATE + 0x800;
+/// Most of the first. Calls that have more are not made here.
+pub const MOST_VECTORS: u64 = 16;
+/// Most of the second.
+pub const MOST_POLLED: u64 = 32;
+/// Where the copy ends.
+pub const VECTORS_END: u64 = VECTORS + 0x100;
+/// A `struct timespec` of no time.
+pub const NO_TIME: u64 = VECTORS_END + 16;
 /// Length of the state in bytes.
 pub const STATE_LEN: u64 = 0x1000;
 /// Where calls are noted.
@@ -84,7 +102,7 @@ pub struct Row {
     pub form: Form,
 }
 
-/// How a call is made that might wait. One that would have waited is made again, stopped at.
+/// How a call is made that might wait. One that would have waited is made again, stopped at. Those of odd numbers may be tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Form {
     /// As it is.
@@ -100,8 +118,22 @@ pub enum Form {
     Open = 4,
     /// `close`, of a descriptor that is good for that.
     Close = 8,
+    /// `poll`, `ppoll`: with no time, on entries that are put back where nothing was found.
+    Poll = 5,
+    /// With no time behind the fourth argument, which must be 0: what waits for ever.
+    NoTimeAt = 6,
+    /// `readv`, `writev`: as [`Form::Vector`].
+    Vectors = 7,
+    /// `recvmsg`, `sendmsg`: with `MSG_DONTWAIT`, where there are neither an address nor control data.
+    Message = 9,
+    /// `open`: as [`Form::Open`].
+    OpenAs = 10,
+    /// `sched_yield`: while there is nobody to go first.
+    Alone = 11,
     /// `sendfile`, from a descriptor that can be read without waiting.
     Send = 12,
+    /// `futex` that waits for ever, where the word is not as expected. (To wait for no time takes long.)
+    Compare = 13,
 }
 
 /// How much a call writes.
@@ -111,6 +143,8 @@ pub enum Size {
     Fixed(u32),
     /// As its result says, at most what the argument at this position says, in units of so many bytes.
     Result(u8, u16),
+    /// In several places, as its form knows.
+    Several,
 }
 
 /// It can be closed without anybody else needing to know. (Not needed of the descriptor that a row is about.)
@@ -149,15 +183,16 @@ const RESULT_SIZE: u64 = 2 << 24;
 
 impl Row {
     /// As the code reads it, from the lowest bit on: 1, since the call is made here; what is needed; the form, from bit 4; the number of
-    /// arguments, from bit 8; which one points to what is written (255: none), from 16; 1 for a fixed size and 2 for the result's, from 24;
-    /// an argument that must be 0, plus 1, from 28. In the high half the fixed size, or the argument that limits the result, the unit
-    /// from bit 40, and another argument that must be 0, plus 1, from 56.
+    /// arguments, from bit 8; which one points to what is written, or [`calls::SEVERAL`], or [`calls::NOTHING`], from 16; 1 for a fixed
+    /// size and 2 for the result's, from 24; an argument that must be 0, plus 1, from 28. In the high half the fixed size, or the argument
+    /// that limits the result, and the unit from bit 40; another argument that must be 0, plus 1, from 56.
     pub const fn to_word(self) -> u64 {
         let (out, size) = match self.out {
-            None => (0xff, 0),
+            None => (calls::NOTHING, 0),
+            Some((_, Size::Several)) => (calls::SEVERAL, 0),
             Some((at, Size::Fixed(len))) => (at, FIXED_SIZE | (len as u64) << 32),
             Some((at, Size::Result(most, unit))) => {
-                (at, RESULT_SIZE | (most as u64) << 32 | (unit as u64) << 40 | after(self.zero[1]) << 56)
+                (at, RESULT_SIZE | (most as u64) << 32 | (unit as u64) << 40)
             }
         };
         MADE | self.needs as u64
@@ -166,7 +201,29 @@ impl Row {
             | (out as u64) << 16
             | size
             | after(self.zero[0]) << 28
+            | after(self.zero[1]) << 56
     }
+}
+
+/// Of a call whose requests have rows of their own: where those are. It has the list's address in the high half.
+pub const BY_REQUEST: u64 = 1 << 27;
+/// The request is the third argument; else the second.
+pub const THIRD: u64 = 1 << 28;
+
+/// The head of a list of requests, 16 bytes: which bits of the low half of the argument say what the request is. Its entries follow, and then
+/// 16 zero bytes.
+pub const fn list_head(mask: u32) -> [u64; 2] {
+    [mask as u64, 0]
+}
+
+/// An entry of such a list.
+pub const fn list_entry(request: u32, row: Row) -> [u64; 2] {
+    [request as u64, row.to_word()]
+}
+
+/// The row of a call whose requests are listed at an address.
+pub const fn by_request(list: u64, third: bool) -> u64 {
+    MADE | BY_REQUEST | if third { THIRD } else { 0 } | list << 32
 }
 
 const fn after(position: Option<u8>) -> u64 {

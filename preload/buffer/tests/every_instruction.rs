@@ -10,8 +10,8 @@ use std::{mem, ptr};
 
 use abi::SiteDescriptor;
 use abi::buffer::{
-    ASKS, CLOSES, CODE, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, READS, RING, ROWS, Row, SITE, STATE, STUBS,
-    Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN,
+    ALONE, ASKS, CALLING, CLOSES, CODE, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, READS, RING, ROWS, Row,
+    SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request, list_entry, list_head,
 };
 use abi::calls::Call;
 use buffer::{Standing, Used, standing};
@@ -34,6 +34,22 @@ const RECVFROM: u64 = 45;
 const CLOSE: u64 = 3;
 const SENDFILE: u64 = 40;
 const OPENAT: u64 = 257;
+const OPEN: u64 = 2;
+const POLL: u64 = 7;
+const PPOLL: u64 = 271;
+const READV: u64 = 19;
+const WRITEV: u64 = 20;
+const SENDMSG: u64 = 46;
+const RECVMSG: u64 = 47;
+const SCHED_YIELD: u64 = 24;
+const EPOLL_PWAIT: u64 = 281;
+const EPOLL_PWAIT2: u64 = 441;
+const IOCTL: u64 = 16;
+const FCNTL: u64 = 72;
+const MADVISE: u64 = 28;
+const FUTEX: u64 = 202;
+const FIONREAD: u64 = 0x541b;
+const TCGETS: u64 = 0x5401;
 const AT_FDCWD: u64 = libc::AT_FDCWD as u64;
 
 fn map(at: u64, len: usize, prot: i32) {
@@ -67,7 +83,17 @@ fn child(scene: &Scene) -> ! {
     for (nr, row) in rows() {
         put(ROWS + nr * 8, &row.to_word().to_le_bytes());
     }
+    let mut list = LISTS + 64;
+    for (nr, third, mask, requests) in requests() {
+        put(ROWS + nr * 8, &by_request(list, third).to_le_bytes());
+        let entries = requests.into_iter().map(|(request, row)| list_entry(request, row));
+        for words in [list_head(mask)].into_iter().chain(entries).chain([[0; 2]]) {
+            words.into_iter().zip([list, list + 8]).for_each(|(word, at)| put(at, &word.to_le_bytes()));
+            list += 16;
+        }
+    }
     put(GO, &scene.go.to_le_bytes());
+    put(ALONE, &scene.alone.to_le_bytes());
     put(HEAD, &scene.head.to_le_bytes());
     // SAFETY: plain calls; `dup2` gives the descriptors fixed numbers.
     unsafe {
@@ -121,7 +147,47 @@ fn rows() -> Vec<(u64, Row)> {
         (SENDFILE, row(WRITES, 4, Some((2, Size::Fixed(8))), [None; 2], Form::Send)),
         (OPENAT, row(0, 4, None, [None; 2], Form::Open)),
         (RECVFROM, row(READS, 6, Some((1, Size::Result(2, 1))), [Some(4), Some(5)], Form::NoWait)),
+        (OPEN, row(0, 3, None, [None; 2], Form::OpenAs)),
+        (POLL, row(0, 3, Some((0, Size::Several)), [None; 2], Form::Poll)),
+        (PPOLL, row(0, 5, Some((0, Size::Several)), [Some(2), Some(3)], Form::Poll)),
+        (READV, row(READS, 3, Some((1, Size::Several)), [None; 2], Form::Vectors)),
+        (WRITEV, row(WRITES, 3, None, [None; 2], Form::Vectors)),
+        (RECVMSG, row(READS, 3, Some((1, Size::Several)), [None; 2], Form::Message)),
+        (SENDMSG, row(WRITES, 3, None, [None; 2], Form::Message)),
+        (SCHED_YIELD, row(0, 0, None, [None; 2], Form::Alone)),
+        (EPOLL_PWAIT, row(ASKS, 6, Some((1, Size::Result(2, 12))), [Some(4), None], Form::NoTime)),
+        (EPOLL_PWAIT2, row(ASKS, 6, Some((1, Size::Result(2, 12))), [Some(3), Some(4)], Form::NoTimeAt)),
     ]
+}
+
+/// A call whose request is an argument: whether the third one, under which mask, and the requests.
+type ByRequest = (u64, bool, u32, Vec<(u32, Row)>);
+
+fn requests() -> Vec<ByRequest> {
+    let row = |needs, args, out, zero, form| Row { needs, args, out, zero, form };
+    let plain = |needs, args| row(needs, args, None, [None; 2], Form::Plain);
+    let ioctl = |len| row(ASKS, 3, Some((2, Size::Fixed(len))), [None; 2], Form::Plain);
+    let wait = |args| row(0, args, None, [Some(3), None], Form::Compare);
+    vec![
+        (IOCTL, false, u32::MAX, vec![(TCGETS as u32, ioctl(36)), (FIONREAD as u32, ioctl(4))]),
+        (
+            FCNTL,
+            false,
+            u32::MAX,
+            vec![(libc::F_GETFD as u32, plain(ASKS, 2)), (libc::F_SETLK as u32, plain(READS, 3))],
+        ),
+        (MADVISE, true, u32::MAX, vec![(0, plain(0, 3)), (3, plain(0, 3))]),
+        (FUTEX, false, 0x7f, vec![(1, plain(0, 3)), (0, wait(4)), (9, wait(6))]),
+    ]
+}
+
+/// The row by which a call is made.
+fn row_of(nr: u64, args: &[u64; 6]) -> Row {
+    let by_request = requests().into_iter().find(|(of, ..)| *of == nr).map(|(_, third, mask, all)| {
+        let request = args[if third { 2 } else { 1 }] as u32 & mask;
+        all.into_iter().find(|(value, _)| *value == request).unwrap().1
+    });
+    by_request.unwrap_or_else(|| rows().into_iter().find(|(of, _)| *of == nr).unwrap().1)
 }
 
 /// A call in some circumstances.
@@ -132,9 +198,10 @@ struct Scene {
     flags: u64,
     go: u32,
     head: u32,
+    alone: u32,
     /// Whether there is something in the pipe.
     full: bool,
-    data: [u8; 64],
+    data: Vec<u8>,
     /// Whether the code makes it itself.
     made: bool,
     /// Whether what it writes is the same each time.
@@ -145,8 +212,8 @@ struct Scene {
 fn scene(nr: u64, args: &[u64]) -> Scene {
     let mut all = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66];
     all[..args.len()].copy_from_slice(args);
-    let (flags, data) = (0x202, [b'x'; 64]);
-    Scene { nr, args: all, flags, go: 1, head: 0, full: true, data, made: true, steady: true }
+    let (flags, data) = (0x202, vec![b'x'; 64]);
+    Scene { nr, args: all, flags, go: 1, head: 0, alone: 1, full: true, data, made: true, steady: true }
 }
 
 struct Tracee(i32);
@@ -296,7 +363,12 @@ fn plain(scene: &Scene) -> ([u64; 18], Vec<u8>) {
 
 #[track_caller]
 fn check(what: &str, scene: &Scene) {
-    let (words, memory) = plain(scene);
+    at_every_instruction(what, scene, plain(scene));
+}
+
+/// Checks what comes of a scene, wherever its task is stopped on the way.
+#[track_caller]
+fn at_every_instruction(what: &str, scene: &Scene, (words, memory): ([u64; 18], Vec<u8>)) {
     let same = |tracee: &Tracee, where_: &str| {
         let (mut got, bytes) = tracee.state();
         if !scene.made {
@@ -366,24 +438,33 @@ fn stands(what: &str, scene: &Scene, tracee: &Tracee) {
 /// Checks what is in the ring.
 fn noted(what: &str, scene: &Scene, tracee: &Tracee, result: u64) {
     let head = u32::from_le_bytes(tracee.read(HEAD, 4).try_into().unwrap());
+    assert_eq!(tracee.read(CALLING, 4), [0; 4], "{what}");
     if !scene.made {
         assert_eq!(head, scene.head, "{what}");
         return;
     }
     let bytes = tracee.read(RING + u64::from(scene.head), (head - scene.head) as usize);
-    let (call, _, len) = abi::calls::first(&bytes).unwrap();
+    let (call, len) = abi::calls::first(&bytes).unwrap();
     assert_eq!(len, bytes.len(), "{what}");
-    let Call { nr, after, result: noted, args, to, wrote } = call;
+    let Call { nr, after, result: noted, args, wrote } = call;
     assert_eq!((u64::from(nr), after, noted as u64), (scene.nr, GUEST + 2, result), "{what}");
-    let row = rows().into_iter().find(|(nr, _)| *nr == scene.nr).unwrap().1;
+    let row = row_of(scene.nr, &scene.args);
     assert_eq!(args[..usize::from(row.args)], scene.args[..usize::from(row.args)], "{what}");
+    let len: usize = wrote.map(|piece| piece.bytes.len()).sum();
     let expected = match row.out {
         Some((at, Size::Fixed(len))) if result as i64 >= 0 && args[usize::from(at)] != 0 => len as usize,
         Some((_, Size::Result(_, unit))) if result as i64 > 0 => result as usize * usize::from(unit),
+        Some((_, Size::Several)) if result as i64 >= 0 => len,
         _ => 0,
     };
-    assert_eq!(wrote.len(), expected, "{what}");
-    assert!(wrote.is_empty() || wrote == tracee.read(to, expected), "{what}");
+    assert_eq!(len, expected, "{what}");
+    // Nothing else in memory is another than before.
+    let mut memory = scene.data.clone();
+    memory.resize(0x2000, 0);
+    for piece in wrote {
+        memory[(piece.to - DATA) as usize..][..piece.bytes.len()].copy_from_slice(piece.bytes);
+    }
+    assert!(memory == tracee.read(DATA, 0x2000), "{what}");
 }
 
 #[test]
@@ -399,10 +480,17 @@ fn calls_that_are_made() {
     check("time to nowhere", &scene(GETTIMEOFDAY, &[0, 0]));
 }
 
+/// Words, then bytes, then zeroes.
+fn words(words: &[u64], bytes: &[u8]) -> Vec<u8> {
+    let mut all: Vec<u8> =
+        words.iter().flat_map(|word| word.to_le_bytes()).chain(bytes.iter().copied()).collect();
+    all.resize(all.len() + 64, 0);
+    all
+}
+
 /// A file is opened, by a name in memory.
 fn opens(name: &str, flags: i32) -> Scene {
-    let mut data = [0; 64];
-    data[..name.len()].copy_from_slice(name.as_bytes());
+    let data = words(&[], name.as_bytes());
     Scene { data, ..scene(OPENAT, &[AT_FDCWD, DATA, flags as u64, 0]) }
 }
 
@@ -428,8 +516,14 @@ fn files_are_opened_and_closed() {
     check("closed", &scene(CLOSE, &[108]));
     known("closed", &scene(CLOSE, &[108]), 108, 0);
     check("sent", &scene(SENDFILE, &[101, 102, 0, 9]));
-    let offset = Scene { data: [0; 64], ..scene(SENDFILE, &[101, 108, DATA + 8, 9]) };
+    let offset = Scene { data: vec![0; 64], ..scene(SENDFILE, &[101, 108, DATA + 8, 9]) };
     check("sent from somewhere", &offset);
+    let as_open = |scene: Scene| Scene { nr: OPEN, args: [DATA, scene.args[2], 0, 4, 5, 6], ..scene };
+    check("a file, in another way", &as_open(opens("/proc/self/exe", cloexec)));
+    check("nothing, in another way", &as_open(opens("/nowhere/at/all", 0)));
+    known("a file, in another way", &as_open(opens("Cargo.toml", 0)), first, all);
+    left("to be written, in another way", as_open(opens("/dev/null", libc::O_RDWR)));
+    left("a device, in another way", as_open(opens("/dev/zero", 0)));
     left("to be written", opens("/dev/null", libc::O_WRONLY));
     left("a device", opens("/dev/zero", 0));
     left("not followed", opens("/proc/self/exe", libc::O_NOFOLLOW));
@@ -451,6 +545,133 @@ fn calls_that_might_wait_and_need_not() {
     check("events", &scene(EPOLL_WAIT, &[104, DATA, 3, 1000]));
     check("no room for events", &scene(EPOLL_WAIT, &[104, DATA, 0, 1000]));
     check("no events, which are not waited for", &scene(EPOLL_WAIT, &[107, DATA, 3, 0]));
+    check("events, with a mask of no signals", &scene(EPOLL_PWAIT, &[104, DATA, 3, 1000, 0, 8]));
+    check("events, for ever", &scene(EPOLL_PWAIT2, &[104, DATA, 3, 0, 0, 8]));
+}
+
+#[test]
+fn requests_have_rows_of_their_own() {
+    check("what can be read", &scene(IOCTL, &[108, FIONREAD, DATA + 4]));
+    check("no terminal", &scene(IOCTL, &[108, TCGETS, DATA]));
+    check("only half of it counts", &scene(IOCTL, &[108, 7 << 32 | FIONREAD, DATA]));
+    check("a flag", &scene(FCNTL, &[104, libc::F_GETFD as u64]));
+    check("a lock", &Scene { data: words(&[0], &[]), ..scene(FCNTL, &[108, libc::F_SETLK as u64, DATA]) });
+    check("advice", &scene(MADVISE, &[DATA, 4096, 3]));
+    check("useless advice", &scene(MADVISE, &[DATA + 1, 4096, 0]));
+    check("nobody to wake", &scene(FUTEX, &[DATA, 0x81, 7]));
+    check("nothing to wait for", &scene(FUTEX, &[DATA, 0x80, 3, 0]));
+    check("nothing to wait for, of all processes", &scene(FUTEX, &[DATA, 0, 3, 0]));
+    check("nobody to wake where there is nothing", &scene(FUTEX, &[1 << 12, 1, 3]));
+    check("nothing to wait for by any clock", &scene(FUTEX, &[DATA, 0x189, 3, 0, 77, 1]));
+    left("no bits to wait for", scene(FUTEX, &[DATA, 0x89, 3, 0, 77, 0]));
+    left("a clock for no time", scene(FUTEX, &[DATA, 0x180, 3, 0]));
+    left("an operation that is not there", scene(FUTEX, &[DATA, 0x880, 3, 0]));
+    left("a word that is not there", scene(FUTEX, &[1 << 12, 0x80, 3, 0]));
+    left("another request", scene(IOCTL, &[108, 0x5421, DATA]));
+    left("a request to an unknown file", scene(IOCTL, &[105, FIONREAD, DATA]));
+    left("a lock of another kind of file", scene(FCNTL, &[104, libc::F_SETLK as u64, DATA]));
+    left("other advice", scene(MADVISE, &[DATA, 4096, 4]));
+    left("another operation", scene(FUTEX, &[DATA, 0x85, 7]));
+    left("not for ever", scene(FUTEX, &[DATA, 0x80, 3, DATA + 16]));
+}
+
+#[test]
+fn a_task_that_is_alone_need_not_give_way() {
+    check("nobody waits", &scene(SCHED_YIELD, &[]));
+    left("somebody waits", Scene { alone: 0, ..scene(SCHED_YIELD, &[]) });
+}
+
+/// An entry for `poll`.
+fn entry(fd: u32, events: i16, revents: u16) -> u64 {
+    u64::from(fd) | u64::from(events as u16) << 32 | u64::from(revents) << 48
+}
+
+/// `poll` of such entries, at an offset in the data.
+fn polls(at: usize, entries: &[u64], timeout: u64) -> Scene {
+    let mut data = vec![b'x'; at];
+    data.extend(words(entries, &[]));
+    Scene { data, ..scene(POLL, &[DATA + at as u64, entries.len() as u64, timeout]) }
+}
+
+/// The same by `ppoll`.
+fn ppolls(scene: Scene) -> Scene {
+    let [at, count, ..] = scene.args;
+    Scene { nr: PPOLL, args: [at, count, 0, 0, 8, 6], ..scene }
+}
+
+#[test]
+fn descriptors_are_polled() {
+    let (both, into, none) = (libc::POLLIN | libc::POLLOUT, libc::POLLIN, 0xffff);
+    let ready = [entry(100, both, none), entry(101, both, none), entry(5000, both, 0), entry(110, into, 9)];
+    check("one is ready", &polls(0, &ready[..1], 1000));
+    check("some are ready", &polls(3, &ready, u64::MAX));
+    check("over two pages", &polls(4096 - 12, &ready, 1000));
+    check("as many as can be", &polls(0, &[ready[0]; 32], 1000));
+    check("ready, with a mask of no signals", &ppolls(polls(0, &ready, 0)));
+    check("none is ready, which is not waited for", &polls(0, &[entry(107, into, none); 3], 0));
+    left("more than can be", polls(0, &[ready[0]; 33], 1000));
+    left("none at all", polls(0, &[], 0));
+    left("entries that are not there", scene(POLL, &[1 << 12, 2, 0]));
+    left("entries of which one is not there", scene(POLL, &[GUEST + 0x3000 - 8, 2, 0]));
+    left("not for ever", Scene { args: [DATA, 4, DATA + 40, 0, 8, 6], ..ppolls(polls(0, &ready, 0)) });
+    left("with a mask", Scene { args: [DATA, 4, 0, DATA + 40, 8, 6], ..ppolls(polls(0, &ready, 0)) });
+}
+
+/// Bytes from or to several places.
+fn vectors(nr: u64, fd: u64, at: usize, vectors: &[(u64, u64)]) -> Scene {
+    let mut data = vec![b'x'; at];
+    let all: Vec<u64> = vectors.iter().flat_map(|(to, len)| [*to, *len]).collect();
+    data.extend(words(&all, b"and what is written"));
+    Scene { data, ..scene(nr, &[fd, DATA + at as u64, vectors.len() as u64]) }
+}
+
+#[test]
+fn bytes_come_from_and_go_to_several_places() {
+    let (one, two, three) = ((DATA + 0x500, 5), (DATA + 0x600, 0), (DATA + 0x703, 13));
+    check("zeroes", &vectors(READV, 102, 0, &[one, two, three]));
+    check("from a pipe", &vectors(READV, 100, 0, &[one, two, three]));
+    check("from a pipe into one", &vectors(READV, 100, 0, &[(DATA + 0x500, 100), three]));
+    check("from a socket", &vectors(READV, 103, 0, &[(DATA + 0x501, 3), one]));
+    check("over two pages", &vectors(READV, 102, 4096 - 24, &[one, three]));
+    check("over what says where", &vectors(READV, 102, 0, &[(DATA, 20), (DATA + 24, 30)]));
+    check("into as many as can be", &vectors(READV, 102, 0, &[(DATA + 0x601, 3); 16]));
+    check("partly to nowhere", &vectors(READV, 102, 0, &[one, (1, 7)]));
+    check("into a pipe", &vectors(WRITEV, 101, 0, &[(DATA + 64, 9), two, three]));
+    check("into a socket", &vectors(WRITEV, 109, 0, &[(DATA + 64, 9), three]));
+    left("into none", vectors(READV, 102, 0, &[]));
+    left("into more than can be", vectors(READV, 102, 0, &[one; 17]));
+    left("much", vectors(READV, 102, 0, &[(DATA, 4100), (DATA, 4100)]));
+    left("far too much", vectors(READV, 102, 0, &[(DATA, 1), (DATA, u64::MAX)]));
+    left("much at once", vectors(WRITEV, 101, 0, &[(DATA, 4000), (DATA, 97)]));
+    left("no room for it", Scene { head: 255_000, ..vectors(READV, 102, 0, &[(DATA, 4000), (DATA, 4000)]) });
+    left("from where nothing says", scene(READV, &[102, 1 << 12, 2]));
+    left("from where nothing says all", scene(READV, &[102, GUEST + 0x3000 - 16, 2]));
+}
+
+/// A message, its head at the start of the data and its vector behind it.
+fn message(nr: u64, fd: u64, flags: i32, change: impl Fn(&mut [u64; 11])) -> Scene {
+    let mut head = [0, 0, DATA + 56, 2, 0, 0, 0x77, DATA + 0x500, 4, DATA + 0x600, 30];
+    change(&mut head);
+    Scene { data: words(&head, b"what is sent"), ..scene(nr, &[fd, DATA, flags as u64]) }
+}
+
+#[test]
+fn messages_come_and_go() {
+    check("a message", &message(RECVMSG, 103, 0, |_| {}));
+    check("a message that stays", &message(RECVMSG, 103, libc::MSG_PEEK, |_| {}));
+    check("no socket", &message(RECVMSG, 102, 0, |_| {}));
+    check("a long address of none", &message(RECVMSG, 103, 0, |head| head[1] = 20));
+    check("sent", &message(SENDMSG, 109, 0, |head| head[7] = DATA + 88));
+    left("all of it", message(RECVMSG, 103, libc::MSG_WAITALL, |head| head[10] = 2));
+    left("all of it, in one place", scene(RECVFROM, &[103, DATA, 6, libc::MSG_WAITALL as u64, 0, 0]));
+    left("an address", message(RECVMSG, 103, 0, |head| head[0] = DATA + 0x700));
+    left("control data", message(RECVMSG, 103, 0, |head| head[4] = DATA + 0x700));
+    left("a length of control data", message(RECVMSG, 103, 0, |head| head[5] = 8));
+    left("many places", message(RECVMSG, 103, 0, |head| head[3] = 17));
+    left("no place", message(RECVMSG, 103, 0, |head| head[3] = 0));
+    left("a place that is not there", message(RECVMSG, 103, 0, |head| head[2] = 1 << 12));
+    left("a message that is not there", scene(RECVMSG, &[103, 1 << 12, 0]));
+    left("a long message", message(SENDMSG, 109, 0, |head| (head[7], head[8]) = (DATA, 5000)));
 }
 
 /// A call that the code leaves to the recorder. What the plain one does is of no account.
@@ -477,6 +698,7 @@ fn calls_that_are_left() {
     left("more than was said", scene(GETTIMEOFDAY, &[DATA, DATA + 16]));
     left("an address", scene(RECVFROM, &[103, DATA, 4, 0, DATA + 16, 0]));
     left("its length", scene(RECVFROM, &[103, DATA, 4, 0, 0, DATA + 16]));
+    left("a mask", scene(EPOLL_PWAIT, &[104, DATA, 3, 1000, DATA + 16, 8]));
     left("a long write", scene(WRITE, &[101, DATA, 5000]));
 }
 
@@ -484,17 +706,30 @@ fn calls_that_are_left() {
 fn calls_that_would_wait() {
     let empty = |scene: Scene| Scene { full: false, ..scene };
     let waits = |scene: &Scene| {
-        let tracee = Tracee::at(scene, STUBS + 16);
+        let scene = Scene { made: false, steady: false, ..scene.clone() };
+        let [rdi, rsi, rdx, r10, r8, r9] = scene.args;
+        let rest = [101, 0, rdx, rsi, rdi, 102, STACK, r8, r9, r10, 0, 103, 104, 105, 106, scene.flags];
+        let mut words = [GUEST + 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        words[2..].copy_from_slice(&rest);
+        at_every_instruction("it would wait", &scene, (words, Vec::new()));
+        // Nor is anything in memory another than before.
+        let tracee = Tracee::at(&scene, STUBS + 16);
         assert!(!tracee.run_to(GUEST + 2), "it is left to the recorder");
-        let (words, _) = tracee.state();
-        assert_eq!(words[1], scene.nr);
-        let args = [words[6], words[5], words[4], words[11], words[9], words[10]];
-        assert_eq!((args, words[8], words[17]), (scene.args, STACK, scene.flags));
-        assert_eq!([words[2], words[7], words[13]], [101, 102, 103]);
-        noted("it would wait", &Scene { made: false, ..scene.clone() }, &tracee, 0);
+        let memory = tracee.read(DATA, 0x2000);
+        assert!(memory.starts_with(&scene.data) && memory[scene.data.len()..].iter().all(|byte| *byte == 0));
     };
     waits(&empty(scene(READ, &[100, DATA, 40])));
     waits(&scene(WRITE, &[110, DATA, 40]));
     waits(&scene(RECVFROM, &[106, DATA, 40, 0, 0, 0]));
     waits(&scene(EPOLL_WAIT, &[107, DATA, 3, 1000]));
+    waits(&scene(EPOLL_PWAIT, &[107, DATA, 3, 1000, 0, 8]));
+    waits(&scene(EPOLL_PWAIT2, &[107, DATA, 3, 0, 0, 8]));
+    waits(&scene(FUTEX, &[DATA, 0x80, 0x7878_7878, 0]));
+    waits(&scene(FUTEX, &[DATA + 4, 0x109, 0x7878_7878, 0, 77, u64::MAX]));
+    waits(&polls(0, &[entry(107, libc::POLLIN, 0x7777); 3], 1000));
+    waits(&ppolls(polls(4090, &[entry(107, libc::POLLIN, 0x7777); 3], 0)));
+    waits(&empty(vectors(READV, 100, 0, &[(DATA + 0x500, 9), (DATA + 0x600, 9)])));
+    waits(&vectors(WRITEV, 110, 0, &[(DATA + 64, 9), (DATA, 9)]));
+    waits(&message(RECVMSG, 106, 0, |_| {}));
+    waits(&message(SENDMSG, 110, 0, |_| {}));
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::inside::Mark;
 use crate::narrow;
 use crate::requests::{self, Requests};
 use crate::row::{Answer, Class, Effect, MapCall, Support};
@@ -55,10 +56,10 @@ pub fn coverage() -> String {
         } else {
             class_text(row.class, row.support)
         };
-        let by_hand = by_hand(row.effect);
+        let (by_hand, inside) = (by_hand(row.effect), inside_text(row.inside));
         line(
             &mut page,
-            &format!("| {} | {} | {class}{by_hand} | {} |", row.nr, row.name, support(row.support)),
+            &format!("| {} | {} | {class}{by_hand}{inside} | {} |", row.nr, row.name, support(row.support)),
         );
     }
     for table in requests::ALL {
@@ -77,6 +78,18 @@ listed is refused by name. *By hand* marks effects that code describes rather th
 No row can tell what a descriptor leads to. Not seen are therefore: stores into memory by writing to `/proc/PID/mem`; changes of
 memory that is shared with a process outside the recording, or with a device.
 
+*Without a stop* marks calls that a program makes itself, from code of the recorder's, where its descriptors are good for that and it would
+not wait; else they stop, as all others always do. Stopped at are calls whose effects the recorder must see or undo:
+
+- those that change mappings, among them `madvise` that drops contents: a replay has to do the same at that moment
+- those that make, replace or end tasks, change what signals do, or what another task may see of this one
+- `dup2`, `dup3`, `close_range`, `F_SETFL`, `FIONBIO` and others after which a descriptor may be good for something else; writes to files
+  that mappings show; writes to the run's own output
+- `futex` operations that change a lock word, for they do so when they begin to wait, and waits that end at a time
+- `ppoll`, `epoll_pwait` and the like with a signal mask, and `ppoll` with a time, which is counted down
+- messages with an address or control data; more than 16 vectors, 32 polled descriptors, 128 KiB, or 8 KiB of a file
+- `sched_yield` while others wait for their turn
+
 ";
 
 fn request_table(page: &mut String, table: &Requests) {
@@ -84,9 +97,9 @@ fn request_table(page: &mut String, table: &Requests) {
     line(page, "| request | name | what the recorder does | support |\n|---|---|---|---|");
     for request in table.all() {
         let class = class_text(request.class, request.support);
-        let by_hand = by_hand(request.effect);
-        let support = support(request.support);
-        line(page, &format!("| {:#x} | {} | {class}{by_hand} | {support} |", request.value, request.name));
+        let (by_hand, inside) = (by_hand(request.effect), inside_text(request.inside));
+        let (value, name, support) = (request.value, request.name, support(request.support));
+        line(page, &format!("| {value:#x} | {name} | {class}{by_hand}{inside} | {support} |"));
     }
 }
 
@@ -113,6 +126,10 @@ fn counted(counts: Counts) -> String {
 
 fn by_hand(effect: Effect) -> &'static str {
     if matches!(effect, Effect::Hand(_)) { ", by hand" } else { "" }
+}
+
+fn inside_text(inside: Option<Mark>) -> &'static str {
+    if inside.is_some() { ", also without a stop" } else { "" }
 }
 
 fn support(support: Support) -> String {

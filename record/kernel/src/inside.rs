@@ -1,7 +1,19 @@
 //! Calls that a recorded program may make without a stop: their rows, as far as what they write can be told without a table.
 
-use crate::row::{Effect, Kind, Row, Size, When};
+use crate::requests::{Key, Request, Requests};
+use crate::row::{Arg, Effect, Hand, Kind, Row, Size, When};
 use crate::table;
+
+/// How a row says that its call may be made without a stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// What its descriptor must be good for.
+    pub good: Good,
+    /// How it is kept from waiting.
+    pub form: Form,
+    /// Arguments that must be 0: what they may point to makes it another call.
+    pub without: [Option<u8>; 2],
+}
 
 /// What the descriptor in the first argument of a call that is made without a stop must be good for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +45,20 @@ pub enum Form {
     Close,
     /// It sends from the descriptor in its second argument, which must be good for reads, too.
     Send,
+    /// By no time for a timeout, its third argument: a number in `poll`, a pointer in `ppoll`.
+    Poll,
+    /// By no time behind its fourth argument, where it may wait for ever.
+    NoTimeAt,
+    /// As [`Form::Vector`], from or into several places.
+    Vectors,
+    /// By `MSG_DONTWAIT`, where the message has neither an address nor control data.
+    Message,
+    /// As [`Form::Open`], the path its first argument.
+    OpenAs,
+    /// It waits for ever, and is made where the word is not as expected.
+    Compare,
+    /// It gives way, and is made where there is nobody to give way to.
+    Alone,
 }
 
 /// A call that may be made without a stop.
@@ -57,30 +83,72 @@ pub enum Wrote {
     Fixed(u32),
     /// As many as the result says, at most what the argument at this position says, in units of so many bytes.
     Result(u8, u32),
+    /// In several places, as its form knows.
+    Several,
+}
+
+/// How calls of one number are made without a stop.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Numbered {
+    /// All in one way.
+    Call(Inside),
+    /// As a request says: the bits of the low half of the argument at this position, second or third, that this mask has.
+    Requests(usize, u32, Vec<(u32, Inside)>),
 }
 
 /// How a call is made without a stop, if it may be.
-pub fn inside(nr: u32) -> Option<Inside> {
+pub fn inside(nr: u32, args: &[u64; 6]) -> Option<Inside> {
     let row = table::row(nr)?;
-    compile(row, row.inside?)
+    match row.requests {
+        None => compile(row.args, row.effect, row.inside?),
+        Some(requests) => of_request(row, requests, requests.find(args)?),
+    }
 }
 
 /// Whether a call that would wait is tried in a form that does not, where its descriptor is good for that alone.
-pub fn tried_inside(nr: u32) -> bool {
-    inside(nr).is_some_and(|call| !matches!(call.form, Form::Plain | Form::Open | Form::Close))
+pub fn tried_inside(nr: u32, args: &[u64; 6]) -> bool {
+    let as_it_is = |form| matches!(form, Form::Plain | Form::Open | Form::OpenAs | Form::Close | Form::Alone);
+    inside(nr, args).is_some_and(|call| !as_it_is(call.form))
 }
 
-/// `None` where a row's effect is more than this can say.
-fn compile(row: &Row, (good, form): (Good, Form)) -> Option<Inside> {
-    let opens = row.opens.is_some() && form != Form::Open;
-    if row.effect != Effect::Args || row.requests.is_some() || row.check.is_some() || opens {
-        return None;
-    }
-    let mut inside = Inside { good, args: row.args.len() as u8, out: None, zero: [None; 2], form };
-    for (at, arg) in (0..).zip(row.args) {
+/// How the calls of a number are made without a stop, if any are.
+pub fn numbered(nr: u32) -> Option<Numbered> {
+    let row = table::row(nr)?;
+    let Some(requests) = row.requests else { return inside(nr, &[0; 6]).map(Numbered::Call) };
+    let (at, mask) = match requests.key {
+        Key::Arg(at) => (at, u32::MAX),
+        Key::Masked(at, mask) => (at, mask as u32),
+        Key::Shifted(..) | Key::Pair(..) => return None,
+    };
+    let all: Vec<(u32, Inside)> = requests
+        .all()
+        .filter_map(|request| Some((request.value as u32, of_request(row, requests, request)?)))
+        .collect();
+    (!all.is_empty()).then_some(Numbered::Requests(at, mask, all))
+}
+
+fn of_request(row: &Row, requests: &Requests, request: &Request) -> Option<Inside> {
+    let args: Vec<Arg> = requests.own(row).iter().chain(request.args).copied().collect();
+    compile(&args, request.effect, request.inside?)
+}
+
+/// `None` where an effect is more than this can say.
+fn compile(args: &[Arg], effect: Effect, Mark { good, form, without }: Mark) -> Option<Inside> {
+    let by_form = match (effect, form) {
+        (Effect::Args, _) => false,
+        (Effect::Hand(Hand::Poll), Form::Poll) | (Effect::Hand(Hand::Recvmsg), Form::Message) => true,
+        (Effect::Hand(_), _) => return None,
+    };
+    let mut inside = Inside { good, args: args.len() as u8, out: None, zero: without, form };
+    for (at, arg) in (0..).zip(args) {
         let wrote = match arg.kind {
+            Kind::In(Size::Items(..)) if by_form => Some(Wrote::Several),
+            Kind::OutMsg if form == Form::Message => Some(Wrote::Several),
+            Kind::OutIov(_) if form == Form::Vectors => Some(Wrote::Several),
             Kind::Out(Size::Fixed(len), When::Success) => Some(Wrote::Fixed(len)),
             Kind::Out(Size::One(one), When::Success) => Some(Wrote::Fixed(one.size)),
+            // All of it is read, and written with what is new.
+            Kind::InOut(Size::One(one), When::Success) => Some(Wrote::Fixed(one.size)),
             // Where that fails it is made again, stopped at.
             Kind::InOut(Size::One(one), _) if form == Form::Send => Some(Wrote::Fixed(one.size)),
             Kind::Out(Size::Result(most), When::Success) => Some(Wrote::Result(most, 1)),
@@ -104,6 +172,10 @@ mod tests {
     use crate::row::Class;
     use crate::table::number;
 
+    fn plain(name: &str) -> Option<Inside> {
+        super::inside(number(name), &[0; 6])
+    }
+
     const PLAIN: Inside =
         Inside { good: Good::ForAnything, args: 2, out: None, zero: [None; 2], form: Form::Plain };
 
@@ -111,23 +183,78 @@ mod tests {
     fn rows_say_how_calls_are_made() {
         let (good, form) = (Good::ForReads, Form::Vector);
         let read = Inside { good, args: 3, out: Some((1, Wrote::Result(2, 1))), form, ..PLAIN };
-        assert_eq!(inside(number("read")), Some(read));
+        assert_eq!(plain("read"), Some(read));
         let stat = Inside { out: Some((1, Wrote::Fixed(144))), ..PLAIN };
-        assert_eq!(inside(number("stat")), Some(stat));
+        assert_eq!(plain("stat"), Some(stat));
         let time = Inside { out: Some((0, Wrote::Fixed(16))), zero: [Some(1), None], ..PLAIN };
-        assert_eq!(inside(number("gettimeofday")), Some(time));
+        assert_eq!(plain("gettimeofday"), Some(time));
         let zero = [Some(4), Some(5)];
-        assert_eq!(inside(number("recvfrom")), Some(Inside { args: 6, zero, form: Form::NoWait, ..read }));
+        assert_eq!(plain("recvfrom"), Some(Inside { args: 6, zero, form: Form::NoWait, ..read }));
         let events = Some((1, Wrote::Result(2, 12)));
         let (good, form) = (Good::ForQuestions, Form::NoTime);
-        assert_eq!(inside(number("epoll_wait")), Some(Inside { good, args: 4, out: events, form, ..PLAIN }));
-        assert_eq!(inside(number("close")), Some(Inside { args: 1, form: Form::Close, ..PLAIN }));
-        assert_eq!(inside(number("openat")), Some(Inside { args: 4, form: Form::Open, ..PLAIN }));
+        assert_eq!(plain("epoll_wait"), Some(Inside { good, args: 4, out: events, form, ..PLAIN }));
+        assert_eq!(plain("close"), Some(Inside { args: 1, form: Form::Close, ..PLAIN }));
+        assert_eq!(plain("openat"), Some(Inside { args: 4, form: Form::Open, ..PLAIN }));
         let (good, form) = (Good::ForWrites, Form::Send);
         let out = Some((2, Wrote::Fixed(8)));
-        assert_eq!(inside(number("sendfile")), Some(Inside { good, args: 4, out, form, ..PLAIN }));
-        assert_eq!(inside(number("open")), None);
-        assert_eq!(inside(999), None);
+        assert_eq!(plain("sendfile"), Some(Inside { good, args: 4, out, form, ..PLAIN }));
+        assert_eq!(plain("open"), Some(Inside { args: 3, form: Form::OpenAs, ..PLAIN }));
+        let several = |at| Some((at, Wrote::Several));
+        let zero = [Some(2), Some(3)];
+        assert_eq!(
+            plain("ppoll"),
+            Some(Inside { args: 5, out: several(0), zero, form: Form::Poll, ..PLAIN })
+        );
+        let (good, form) = (Good::ForReads, Form::Vectors);
+        assert_eq!(plain("readv"), Some(Inside { good, args: 3, out: several(1), form, ..PLAIN }));
+        let form = Form::Message;
+        assert_eq!(plain("recvmsg"), Some(Inside { good, args: 3, out: several(1), form, ..PLAIN }));
+        assert_eq!(plain("creat"), None);
+        assert_eq!(super::inside(999, &[0; 6]), None);
+    }
+
+    #[test]
+    fn requests_say_how_calls_are_made() {
+        let of =
+            |name: &str, args: [u64; 3]| super::inside(number(name), &[args[0], args[1], args[2], 0, 0, 0]);
+        let asks = Inside { good: Good::ForQuestions, args: 3, ..PLAIN };
+        let termios = Some((2, Wrote::Fixed(36)));
+        assert_eq!(of("ioctl", [1, 7 << 32 | 0x5401, 0]), Some(Inside { out: termios, ..asks }));
+        assert_eq!(of("fcntl", [1, 3, 0]), Some(Inside { args: 2, ..asks }));
+        assert_eq!(
+            of("fcntl", [1, 5, 0]),
+            Some(Inside { good: Good::ForReads, out: Some((2, Wrote::Fixed(32))), ..asks })
+        );
+        assert_eq!(of("fcntl", [1, 4, 0]), None);
+        assert_eq!(of("madvise", [1, 4, 3]), Some(Inside { args: 3, ..PLAIN }));
+        assert_eq!(of("madvise", [1, 4, 4]), None);
+        let (zero, form) = ([Some(3), None], Form::Compare);
+        assert_eq!(of("futex", [1, 0x80, 1]), Some(Inside { args: 4, zero, form, ..PLAIN }));
+        assert_eq!(of("futex", [1, 0x81, 1]), Some(Inside { args: 3, ..PLAIN }));
+        assert_eq!(of("futex", [1, 0x86, 1]), None);
+        let Some(Numbered::Requests(1, 0x7f, all)) = numbered(number("futex")) else { panic!() };
+        assert_eq!(all.iter().map(|(request, _)| *request).collect::<Vec<_>>(), [0, 1, 3, 4, 9, 10]);
+        assert_eq!(numbered(number("getpid")), Some(Numbered::Call(Inside { args: 0, ..PLAIN })));
+        assert_eq!(numbered(number("prctl")), None);
+    }
+
+    #[track_caller]
+    fn check(name: &str, inside: Option<Inside>, args: &[Arg], class: Class, changes: bool) {
+        let inside = inside.unwrap_or_else(|| panic!("{name} says more than can be compiled"));
+        // What may wait does so on a descriptor, or has a form of its own.
+        let form = inside.form;
+        let asks_first = matches!(form, Form::Open | Form::OpenAs | Form::Poll | Form::Compare | Form::Alone);
+        assert!(class == Class::Plain || inside.good != Good::ForAnything || asks_first, "{name}");
+        assert_eq!(changes, inside.good == Good::ForWrites, "{name}");
+        let has_fd = matches!(args.first().map(|arg| arg.kind), Some(Kind::Fd));
+        assert_eq!(has_fd, inside.good != Good::ForAnything || form == Form::Close, "{name}");
+        assert_eq!(matches!(name, "read" | "write"), form == Form::Vector, "{name}");
+        assert_eq!(matches!(name, "readv" | "writev"), form == Form::Vectors, "{name}");
+        match inside.out {
+            Some((at, Wrote::Fixed(len))) => assert!(len <= 512 && usize::from(at) < args.len()),
+            Some((_, Wrote::Result(_, unit))) => assert!(unit < 1 << 16),
+            Some((_, Wrote::Several)) | None => {}
+        }
     }
 
     #[test]
@@ -135,37 +262,23 @@ mod tests {
         let marked: Vec<&Row> = table::all().filter(|row| row.inside.is_some()).collect();
         assert!(marked.len() > 30, "{}", marked.len());
         for row in marked {
-            let inside =
-                inside(row.nr).unwrap_or_else(|| panic!("{} says more than can be compiled", row.name));
-            // What may wait does so on a descriptor.
-            let asks_first = inside.form == Form::Open;
-            assert!(
-                row.class == Class::Plain || inside.good != Good::ForAnything || asks_first,
-                "{}",
-                row.name
-            );
-            assert_eq!(
-                row.changes_file.is_some() || row.sends,
-                inside.good == Good::ForWrites,
-                "{}",
-                row.name
-            );
-            let has_fd = matches!(row.args.first().map(|arg| arg.kind), Some(Kind::Fd));
-            assert_eq!(
-                has_fd,
-                inside.good != Good::ForAnything || inside.form == Form::Close,
-                "{}",
-                row.name
-            );
-            let vector = matches!(row.name, "read" | "write");
-            assert_eq!(vector, inside.form == Form::Vector, "{}", row.name);
-            match inside.out {
-                Some((at, Wrote::Fixed(len))) => {
-                    assert!(len <= 512 && usize::from(at) < row.args.len() && inside.zero[1].is_none());
+            assert!(row.requests.is_none() && row.check.is_none(), "{}", row.name);
+            let opens = matches!(row.inside, Some(Mark { form: Form::Open | Form::OpenAs, .. }));
+            assert_eq!(row.opens.is_some(), opens, "{}", row.name);
+            let changes = row.changes_file.is_some() || row.sends;
+            check(row.name, inside(row.nr, &[0; 6]), row.args, row.class, changes);
+        }
+        let mut requests = 0;
+        for row in table::all() {
+            for request in row.requests.iter().flat_map(|requests| requests.all()) {
+                if request.inside.is_some() {
+                    let inside = of_request(row, row.requests.unwrap(), request);
+                    check(request.name, inside, row.args, request.class, request.changes_file.is_some());
+                    assert!(matches!(numbered(row.nr), Some(Numbered::Requests(1..=2, ..))), "{}", row.name);
+                    requests += 1;
                 }
-                Some((_, Wrote::Result(_, unit))) => assert!(unit < 1 << 16),
-                None => {}
             }
         }
+        assert!(requests > 20, "{requests}");
     }
 }

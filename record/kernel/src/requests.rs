@@ -12,6 +12,7 @@ mod memory;
 mod sockopt;
 
 use crate::errno::Errno;
+use crate::inside::{Form, Good, Mark};
 use crate::row::{Arg, Class, Effect, Hand, MapCall, Row, Support};
 
 pub(crate) use bpf::BPF;
@@ -103,6 +104,8 @@ pub struct Request {
     pub effect: Effect,
     /// The argument that is the descriptor of the file whose contents it changes, by position.
     pub changes_file: Option<u8>,
+    /// How it may be made without a stop; `None` where it never is.
+    pub inside: Option<Mark>,
 }
 
 impl Requests {
@@ -160,6 +163,7 @@ const fn request(value: u64, name: &'static str, args: &'static [Arg]) -> Reques
         support: Support::Full,
         effect: Effect::Args,
         changes_file: None,
+        inside: None,
     }
 }
 
@@ -186,6 +190,16 @@ impl Request {
 
     const fn changes(self, position: u8) -> Self {
         Self { changes_file: Some(position), ..self }
+    }
+
+    /// It may be made without a stop where its descriptor is good for that.
+    const fn inside(self, good: Good) -> Self {
+        self.inside_as(good, Form::Plain, [None; 2])
+    }
+
+    /// The same in another form, and where these arguments are 0.
+    const fn inside_as(self, good: Good, form: Form, without: [Option<u8>; 2]) -> Self {
+        Self { inside: Some(Mark { good, form, without }), ..self }
     }
 
     const fn partial(self, missing: &'static str) -> Self {

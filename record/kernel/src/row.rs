@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::flags::FlagSet;
-use crate::inside::{Form, Good};
+use crate::inside::Mark;
 use crate::requests::Requests;
 
 /// One system call.
@@ -34,8 +34,8 @@ pub struct Row {
     pub sends: bool,
     /// Where in a file, its first argument, the bytes stand that it puts into memory.
     pub reads: Option<Reads>,
-    /// What its descriptor must be good for if it is to be made without a stop, and in which form it is; `None` where it never is.
-    pub inside: Option<(Good, Form)>,
+    /// How it may be made without a stop; `None` where it never is, or its requests say.
+    pub inside: Option<Mark>,
 }
 
 /// Where in a file a call reads.

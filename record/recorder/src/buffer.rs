@@ -17,12 +17,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use abi::buffer::{
-    CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, RING, RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE,
-    STUBS, Size, TRIED, WRITTEN_LEN,
+    ALONE, CALLING, CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN, ROW_COUNT,
+    ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
 };
 use buffer::{Standing, Used};
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
-use kernel::{Class, Good, Inside, Wrote};
+use kernel::{Class, Good, Inside, Numbered, Wrote};
 use ptrace::Stopped;
 use trace::{Event, Fact, MapOp, TracedInfo};
 
@@ -87,6 +87,8 @@ struct Mapped {
     taken: u32,
     /// Whether calls may be made so at present.
     go: bool,
+    /// Whether no other task waits for its turn.
+    alone: bool,
     /// Rewritten instructions.
     sites: BTreeMap<u64, Site>,
     /// What was written for instructions that were put back themselves.
@@ -116,28 +118,53 @@ fn good(needs: Good) -> u8 {
     }
 }
 
-/// The rows of all calls, as the code in the space reads them.
-fn rows() -> Vec<u8> {
-    let word = |nr| {
-        kernel::inside(nr).map_or(0, |call: Inside| {
-            let size = |wrote| match wrote {
-                Wrote::Fixed(len) => Size::Fixed(len),
-                Wrote::Result(most, unit) => Size::Result(most, unit as u16),
-            };
-            let form = match call.form {
-                kernel::Form::Plain => Form::Plain,
-                kernel::Form::Vector => Form::Vector,
-                kernel::Form::NoTime => Form::NoTime,
-                kernel::Form::NoWait => Form::NoWait,
-                kernel::Form::Open => Form::Open,
-                kernel::Form::Close => Form::Close,
-                kernel::Form::Send => Form::Send,
-            };
-            let out = call.out.map(|(at, wrote)| (at, size(wrote)));
-            Row { needs: good(call.good), args: call.args, out, zero: call.zero, form }.to_word()
-        })
+/// A call's row, as the code in the space reads it.
+fn row(call: Inside) -> Row {
+    let size = |wrote| match wrote {
+        Wrote::Fixed(len) => Size::Fixed(len),
+        Wrote::Result(most, unit) => Size::Result(most, unit as u16),
+        Wrote::Several => Size::Several,
     };
-    (0..ROW_COUNT as u32).flat_map(|nr| word(nr).to_le_bytes()).collect()
+    let form = match call.form {
+        kernel::Form::Plain => Form::Plain,
+        kernel::Form::Vector => Form::Vector,
+        kernel::Form::NoTime => Form::NoTime,
+        kernel::Form::NoWait => Form::NoWait,
+        kernel::Form::Open => Form::Open,
+        kernel::Form::Close => Form::Close,
+        kernel::Form::Send => Form::Send,
+        kernel::Form::Poll => Form::Poll,
+        kernel::Form::NoTimeAt => Form::NoTimeAt,
+        kernel::Form::Vectors => Form::Vectors,
+        kernel::Form::Message => Form::Message,
+        kernel::Form::OpenAs => Form::OpenAs,
+        kernel::Form::Alone => Form::Alone,
+        kernel::Form::Compare => Form::Compare,
+    };
+    let out = call.out.map(|(at, wrote)| (at, size(wrote)));
+    Row { needs: good(call.good), args: call.args, out, zero: call.zero, form }
+}
+
+/// The rows of all calls, and behind them the lists of those that requests have.
+fn rows() -> Vec<u8> {
+    const THIRD: usize = 2;
+    let mut lists: Vec<u64> = Vec::new();
+    let mut words: Vec<u64> = Vec::new();
+    for nr in 0..ROW_COUNT as u32 {
+        words.push(match kernel::numbered(nr) {
+            None => 0,
+            Some(Numbered::Call(call)) => row(call).to_word(),
+            Some(Numbered::Requests(at, mask, all)) => {
+                let list = LISTS + lists.len() as u64 * 8;
+                lists.extend(abi::buffer::list_head(mask));
+                lists.extend(all.into_iter().flat_map(|(of, call)| abi::buffer::list_entry(of, row(call))));
+                lists.extend([0, 0]);
+                abi::buffer::by_request(list, at == THIRD)
+            }
+        });
+    }
+    assert!(lists.len() as u64 * 8 <= LISTS_LEN, "the requests have room");
+    words.into_iter().chain(lists).flat_map(u64::to_le_bytes).collect()
 }
 
 /// What was noted in a space since this was last asked becomes events of the task that made the calls.
@@ -297,6 +324,22 @@ pub(crate) fn allow(space: &Space, go: bool) {
     }
 }
 
+/// Tells a space whether no other task waits for its turn.
+pub(crate) fn tell_alone(space: &Space, alone: bool) {
+    if let Some(inside) = &mut space.buffer.borrow_mut().inside
+        && inside.alone != alone
+        && space.memory.write(GuestAddr(ALONE), &u32::from(alone).to_le_bytes()).is_ok()
+    {
+        inside.alone = alone;
+    }
+}
+
+/// Whether a space has a call that may have been made and is not noted yet.
+pub(crate) fn is_calling(space: &Space) -> bool {
+    let mapped = space.buffer.borrow().inside.is_some();
+    mapped && space.memory.read_u32(GuestAddr(CALLING)).is_ok_and(|calling| calling != 0)
+}
+
 /// From now on every call of a space stops. Its own instructions are put back where an event will tell of that: now if all of its tasks are
 /// in calls, else at the next one that a task of it makes, or when a tracer asks for something.
 pub(crate) fn turn_off(space: &Space) {
@@ -394,6 +437,10 @@ fn concern(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6])
                 files::may_wait_from_now_on(core);
             }
         }
+        // Less than all that was asked for may be too little.
+        SETSOCKOPT if args[1] as i32 == libc::SOL_SOCKET && args[2] as i32 == libc::SO_RCVLOWAT => {
+            turn_off_everywhere(core);
+        }
         // There may be less room for what is sent.
         SETSOCKOPT
             if args[1] as i32 == libc::SOL_SOCKET
@@ -430,7 +477,7 @@ pub(crate) fn after_call(
     regs: &Registers,
 ) -> Vec<MapOp> {
     const PATIENCE: u32 = 4;
-    let Some(call) = kernel::inside(nr).filter(|_| core.buffering.on) else { return Vec::new() };
+    let Some(call) = kernel::inside(nr, &args).filter(|_| core.buffering.on) else { return Vec::new() };
     let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
     if watched || task.space.lent.get() > 0 || task.space.buffer.borrow().off {
         return Vec::new();
@@ -438,7 +485,9 @@ pub(crate) fn after_call(
     let needs = good(call.good);
     let good = if needs == 0 { 0 } else { files::good_for(core, task, args[0] as u32) };
     let tried = match call.form {
-        kernel::Form::Vector | kernel::Form::NoWait => needs << TRIED,
+        kernel::Form::Vector | kernel::Form::Vectors | kernel::Form::NoWait | kernel::Form::Message => {
+            needs << TRIED
+        }
         _ => needs,
     };
     if good & needs != needs && good & tried != tried {

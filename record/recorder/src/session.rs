@@ -307,7 +307,10 @@ impl Session {
         let Waited { tid, mut report } = waited;
         self.let_wait(Some(tid));
         self.reported = Some(tid);
-        if let Some((holder, _)) = self.turn.filter(|(holder, _)| *holder != tid) {
+        // Who had the turn last may run still.
+        let holder = self.turn.map_or(self.last, |(holder, _)| holder);
+        if holder != tid {
+            self.let_note(holder);
             self.drain(holder)?;
         }
         let before = self.core.sink.writer.next_id();
@@ -318,6 +321,7 @@ impl Session {
                 task.run = Run::Waits(report);
                 self.ready.insert(tid);
             }
+            self.tell_holder();
             return Ok(());
         }
         self.end_wait(tid, &mut report);
@@ -370,6 +374,18 @@ impl Session {
         }
     }
 
+    /// What another task did may have come of a call that this one has made and not noted yet: it notes that first.
+    pub(crate) fn let_note(&self, tid: HostTid) {
+        const PATIENCE: u32 = 1000;
+        let Some(task) = self.tasks.get(&tid).filter(|task| task.runs_own_code()) else { return };
+        for _ in 0..PATIENCE {
+            if !buffer::is_calling(&task.space) || !procfs::is_runnable(task.host) {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// What a task noted since its last stop comes before what follows.
     pub(crate) fn drain(&mut self, tid: HostTid) -> Result<(), RecordError> {
         match self.tasks.get_mut(&tid) {
@@ -394,6 +410,7 @@ impl Session {
                     stopped.push(child.host);
                     self.adopt(child)?;
                 }
+                self.tell_holder();
                 self.hasten(tid);
                 stopped.into_iter().try_for_each(|tid| self.after_stop(tid))?;
             }

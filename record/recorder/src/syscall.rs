@@ -56,7 +56,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     }
     let shown = regs.rip;
     let regs = buffer::at_entry(task, &mut stopped, regs)?;
-    let tried = regs.rip != shown && kernel::tried_inside(regs.orig_rax as u32);
+    let tried = regs.rip != shown && kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args());
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;
         return trap::on_vsyscall(core, task, stopped, regs);

@@ -69,13 +69,13 @@ impl Session {
         if self.turn.is_none_or(|(tid, _)| tid == former) {
             return Ok(());
         }
-        self.drain(former)?;
         if let Some(task) = self.tasks.get(&former)
             && task.runs_own_code()
         {
             buffer::allow(&task.space, false);
+            self.let_note(former);
         }
-        Ok(())
+        self.drain(former)
     }
 
     /// Resumes a task that is ready. False if something else was reported of it instead.
@@ -106,6 +106,7 @@ impl Session {
         task.adrift = false;
         // A child of vfork has descriptors of its own, but its parent's memory.
         buffer::allow(&task.space, task.held.is_empty() && !task.by_vfork);
+        buffer::tell_alone(&task.space, self.ready.is_empty());
         if let Some(counting) = &self.counting {
             task.count.go_on(counting, tid, &stopped, slice);
         }
@@ -178,6 +179,13 @@ impl Session {
         };
         self.report(Waited { tid, report })?;
         Ok(false)
+    }
+
+    /// Somebody waits for a turn: who has it shall know.
+    pub(crate) fn tell_holder(&self) {
+        if let Some(task) = self.turn.and_then(|(holder, _)| self.tasks.get(&holder)) {
+            buffer::tell_alone(&task.space, false);
+        }
     }
 
     /// A task woke up. A thread beside it that has the turn soon loses it, as the kernel, too, lets those go on early that have slept:

@@ -1,6 +1,6 @@
 //! Calls that were made without a stop: one record for many of them, an event each when it is read. Pure: bytes in, events out.
 
-use abi::calls::{Call, first};
+use abi::calls::{Call, Piece, first};
 use guest::{GuestAddr, Registers, SpaceId, TaskId};
 
 use crate::event::{Data, Event, Fact, MemWrite, PayloadRef, Stop, SyscallInfo};
@@ -36,20 +36,20 @@ pub(crate) fn take_first(
     offset: u64,
     bytes: &[u8],
 ) -> Option<(Event, usize)> {
-    let (call, start, len) = first(bytes)?;
-    Some((event(task, space, &call, offset + start as u64), len))
+    let (call, len) = first(bytes)?;
+    Some((event(task, space, &call, offset), len))
 }
 
-fn event(task: TaskId, space: SpaceId, call: &Call<'_>, wrote: u64) -> Event {
-    let Call { nr, after, result, args, to, wrote: bytes } = *call;
+fn event(task: TaskId, space: SpaceId, call: &Call<'_>, offset: u64) -> Event {
+    let Call { nr, after, result, args, wrote } = *call;
     let [rdi, rsi, rdx, r10, r8, r9] = args;
     let rip = after.wrapping_sub(LENGTH);
     let before = Registers { rip, rax: u64::from(nr), rdi, rsi, rdx, r10, r8, r9, ..Registers::default() };
-    let data = match bytes.len() {
-        0..=INLINE => Data::Inline(bytes.to_vec()),
-        len => Data::Payload(PayloadRef { offset: wrote, len: len as u32 }),
+    let data = |piece: &Piece<'_>| match piece.bytes.len() {
+        0..=INLINE => Data::Inline(piece.bytes.to_vec()),
+        len => Data::Payload(PayloadRef { offset: offset + piece.start as u64, len: len as u32 }),
     };
-    let writes = if bytes.is_empty() { Vec::new() } else { vec![MemWrite { addr: GuestAddr(to), data }] };
+    let writes = wrote.map(|piece| MemWrite { addr: GuestAddr(piece.to), data: data(&piece) }).collect();
     let info = SyscallInfo { nr, args, result: Some(result), output: None, output_crc: 0 };
     Event {
         task,

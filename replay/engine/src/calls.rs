@@ -2,7 +2,7 @@
 //! that the guest comes to.
 
 use guest::GuestAddr;
-use translate::PreparedCall;
+use translate::{PreparedCall, PreparedPiece};
 
 use crate::space::Space;
 
@@ -22,10 +22,8 @@ pub struct Call<'a> {
     pub compared: u8,
     /// What rax holds afterwards.
     pub result: i64,
-    /// Where it wrote.
-    pub to: GuestAddr,
-    /// What it wrote.
-    pub wrote: &'a [u8],
+    /// Where it wrote what.
+    pub wrote: &'a [(GuestAddr, &'a [u8])],
 }
 
 /// A prepared call that the guest came to.
@@ -56,8 +54,11 @@ impl Space {
     /// there, as it does where none is prepared. Tells whether there was room; there is none while watchpoints are set.
     pub fn prepare_call(&mut self, call: &Call<'_>) -> bool {
         let Calls { used, last, .. } = self.calls;
-        let head = size_of::<PreparedCall>();
-        let end = (used + head).saturating_add(call.wrote.len()).next_multiple_of(8);
+        let mut size = size_of::<PreparedCall>() + size_of::<PreparedPiece>();
+        for (_, bytes) in call.wrote {
+            size = size.saturating_add(size_of::<PreparedPiece>() + bytes.len().next_multiple_of(8));
+        }
+        let end = used.saturating_add(size);
         if end as u64 > CALLS_BYTES || !self.watchpoints.is_empty() {
             return false;
         }
@@ -68,8 +69,6 @@ impl Space {
             compared: u32::from(call.compared),
             args: call.args,
             result: call.result as u64,
-            to: call.to.0,
-            len: call.wrote.len() as u64,
             counter: 0,
             log_next: 0,
         };

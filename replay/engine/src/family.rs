@@ -12,7 +12,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 
-use translate::{EnginePage, LOOKUP_TABLE_BYTES, PreparedCall};
+use guest::GuestAddr;
+use translate::{EnginePage, LOOKUP_TABLE_BYTES, PreparedCall, PreparedPiece};
 
 use crate::HostError;
 use crate::calls::CALLS_BYTES;
@@ -132,16 +133,27 @@ impl Slot {
     }
 
     /// Puts a prepared call and what it wrote at an offset; the caller knows that they fit.
-    pub(crate) fn put_call(&mut self, offset: usize, call: &PreparedCall, wrote: &[u8]) {
+    pub(crate) fn put_call(&mut self, offset: usize, call: &PreparedCall, wrote: &[(GuestAddr, &[u8])]) {
         let at = self.call_at(offset);
-        let behind = CALLS + offset + size_of::<PreparedCall>();
-        assert!(behind + wrote.len() <= LOG);
-        // SAFETY: mapped and aligned, see `call_at`; the bytes behind it are in bounds, asserted above; nobody else refers to them while
-        // `self` is borrowed exclusively.
-        unsafe {
-            at.write(*call);
-            std::ptr::copy_nonoverlapping(wrote.as_ptr(), self.at.as_ptr().add(behind), wrote.len());
+        // SAFETY: mapped and aligned, see `call_at`; nobody else refers to it while `self` is borrowed exclusively.
+        unsafe { at.write(*call) }
+        let mut behind = CALLS + offset + size_of::<PreparedCall>();
+        for (to, bytes) in wrote {
+            behind = self.put_piece(behind, PreparedPiece { to: to.0, len: bytes.len() as u64 }, bytes);
         }
+        self.put_piece(behind, PreparedPiece::default(), &[]);
+    }
+
+    /// Puts a piece of what a call wrote; where the next one goes.
+    fn put_piece(&mut self, at: usize, piece: PreparedPiece, bytes: &[u8]) -> usize {
+        let behind = at + size_of::<PreparedPiece>();
+        assert!(at.is_multiple_of(8) && behind + bytes.len() <= LOG);
+        // SAFETY: aligned and in bounds of the mapping, asserted above; nobody else refers to it while `self` is borrowed exclusively.
+        unsafe {
+            self.at.add(at).cast::<PreparedPiece>().write(piece);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.as_ptr().add(behind), bytes.len());
+        }
+        (behind + bytes.len()).next_multiple_of(8)
     }
 
     /// Makes the prepared call at an offset lead to one at an address.

@@ -32,19 +32,12 @@ impl Replay {
         if event.stop != Stop::Buffered {
             return Ok(0);
         }
-        let wrote = match event.writes.first() {
-            Some(write) => self.trace.data(&write.data)?,
-            None => Default::default(),
-        };
-        let to = event.writes.first().map_or(0, |write| write.addr.0);
-        let mut call = NotedCall {
-            nr: info.nr,
-            after: event.after.rip,
-            result: event.after.rax as i64,
-            args: info.args,
-            to,
-            wrote: &wrote,
-        };
+        let mut first = Vec::with_capacity(event.writes.len());
+        for write in &event.writes {
+            first.push((write.addr, self.trace.data(&write.data)?));
+        }
+        let mut wrote: Vec<(GuestAddr, &[u8])> = first.iter().map(|(to, bytes)| (*to, &**bytes)).collect();
+        let mut call = (event.after.rip, *info);
         let (_, space) = self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: *id })??;
         let behind = self.cursor.events.behind_calls();
         let stops = behind.is_some_and(|(task, stop)| task == event.task && is_met(stop));
@@ -52,13 +45,15 @@ impl Replay {
         let mut count = 0;
         for (following, next) in (id.0 + 1..).zip(calls.take(self.cursor.stride)) {
             let over = self.moments.as_ref().map_or(Moment(0), |moments| moments.end(EventId(following)));
-            let there = observer.looks_at(&noted(&call)) == Look::There;
-            if over > by || there || !space.prepare_call(&prepared(&call)) {
+            let there = observer.looks_at(&call.1) == Look::There;
+            if over > by || there || !space.prepare_call(&prepared(&call, &wrote)) {
                 break;
             }
             count += 1;
             let Some(next) = next else { break };
-            call = next;
+            call = (next.after, noted(&next));
+            wrote.clear();
+            wrote.extend(next.wrote.map(|piece| (GuestAddr(piece.to), piece.bytes)));
         }
         Ok(count)
     }
@@ -127,14 +122,14 @@ fn noted(call: &NotedCall<'_>) -> SyscallInfo {
     SyscallInfo { nr: call.nr, args: call.args, result: Some(call.result), output: None, output_crc: 0 }
 }
 
-fn prepared<'a>(call: &NotedCall<'a>) -> Call<'a> {
+/// A call by the address after it, and what it wrote.
+fn prepared<'a>((after, info): &(u64, SyscallInfo), wrote: &'a [(GuestAddr, &'a [u8])]) -> Call<'a> {
     Call {
-        after: GuestAddr(call.after),
-        number: call.nr,
-        args: call.args,
-        compared: kernel::inside(call.nr).map_or(0, |call| call.args),
-        result: call.result,
-        to: GuestAddr(call.to),
-        wrote: call.wrote,
+        after: GuestAddr(*after),
+        number: info.nr,
+        args: info.args,
+        compared: kernel::inside(info.nr, &info.args).map_or(0, |call| call.args),
+        result: info.result.unwrap_or_default(),
+        wrote,
     }
 }

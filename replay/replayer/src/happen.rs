@@ -41,7 +41,7 @@ impl Replay {
             self.live.registers(event.task).ok_or(ReplayError::NotAlive { event: self.next_id() })?;
         let noted = match &event.fact {
             Fact::Syscall(info) if event.stop == Stop::Buffered => {
-                let count = kernel::inside(info.nr).map_or(0, |call| call.args);
+                let count = kernel::inside(info.nr, &info.args).map_or(0, |call| call.args);
                 &noted_at_call(&event.before, &actual, count)
             }
             _ => &event.before,

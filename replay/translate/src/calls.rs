@@ -14,7 +14,8 @@ use crate::generate::{Generator, field};
 use crate::layout::{CacheAddr, EnginePage, Layout};
 use crate::runtime::{self, MayFault, Stub, land, leave, short, spill_slot};
 
-/// A call and what it did. What it wrote follows. Plain data that the supervisor puts; 8-byte aligned.
+/// A call and what it did. What it wrote follows: for each piece a [`PreparedPiece`] and the bytes, filled up to whole words; then one of no
+/// bytes. Plain data that the supervisor puts; 8-byte aligned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct PreparedCall {
@@ -30,14 +31,20 @@ pub struct PreparedCall {
     pub args: [u64; 6],
     /// What rax holds afterwards.
     pub result: u64,
-    /// Where it wrote.
-    pub to: u64,
-    /// How many bytes.
-    pub len: u64,
     /// [`EnginePage::counter`] when it was made: set by the stub.
     pub counter: i64,
     /// [`EnginePage::log_next`], likewise.
     pub log_next: u64,
+}
+
+/// Where a call wrote so many bytes, which follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct PreparedPiece {
+    /// Where.
+    pub to: u64,
+    /// How many bytes.
+    pub len: u64,
 }
 
 /// Offsets in a descriptor.
@@ -73,6 +80,11 @@ fn word(layout: &Layout, index: usize) -> Mem {
 /// A field of the call that rcx points to.
 fn of_call(offset: usize) -> Mem {
     Mem::at(RCX, offset as i32)
+}
+
+/// A field of the piece that rsi points to.
+fn of_piece(offset: usize) -> Mem {
+    Mem::at(RSI, offset as i32)
 }
 
 /// A stack of the stub's own, for flags: the end of some scratch words.
@@ -117,19 +129,29 @@ pub(crate) fn stub(layout: &Layout, asm: &mut Asm) -> (CacheAddr, MayFault) {
     asm.jump(none);
     land(asm, over);
     compare(layout, asm, differ);
-    asm.load(RAX, of_call(offset_of!(PreparedCall, len)));
+    asm.load(RAX, of_call(size_of::<PreparedCall>() + offset_of!(PreparedPiece, len)));
     asm.raw(&[0x48, 0x85, 0xC0]); // test rax, rax
     let nothing = short(asm, 0x74); // jz
     asm.store(rsi, RSI);
     asm.store(rdi, RDI);
     asm.store(call, RCX);
-    asm.load(RDI, of_call(offset_of!(PreparedCall, to)));
     asm.lea(RSI, of_call(size_of::<PreparedCall>()));
-    asm.copy(RCX, RAX);
     asm.raw(&[0xFC]); // cld
+    let piece = asm.here();
+    asm.load(RDI, of_piece(offset_of!(PreparedPiece, to)));
+    asm.load(RCX, of_piece(offset_of!(PreparedPiece, len)));
+    asm.raw(&[0xE3, 2]); // jrcxz over the jump
+    let some = short(asm, 0xEB);
+    let last = short(asm, 0xEB);
+    land(asm, some);
+    asm.lea(RSI, of_piece(size_of::<PreparedPiece>()));
     let start = asm.here();
     asm.raw(&[0xF3, 0xA4]); // rep movsb
     let end = asm.here();
+    asm.lea(RSI, of_piece(7));
+    asm.raw(&[0x48, 0x83, 0xE6, 0xF8]); // and rsi, -8
+    asm.jump(piece);
+    land(asm, last);
     asm.load(RSI, rsi);
     asm.load(RDI, rdi);
     asm.load(RCX, call);

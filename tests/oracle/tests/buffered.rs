@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use backstory_oracle::command::{backstory, recorder_with};
 use backstory_oracle::programs;
-use trace::{Fact, SignalAction, Stop, Trace};
+use trace::{Fact, SignalAction, Stop, SyscallInfo, Trace};
 
 fn succeed(command: &str, dir: &Path) -> String {
     let output = backstory([command]).arg(dir).output().unwrap();
@@ -97,4 +97,69 @@ fn calls_of_processes_that_wait_for_each_other_are_mostly_not_stopped_at() {
     }
     assert!(buffered > 5000 && stopped_at < buffered / 4, "{buffered} {stopped_at}");
     assert_eq!(succeed("replay", &dir), String::from_utf8_lossy(&output.stdout));
+}
+
+const READ: u32 = libc::SYS_read as u32;
+const WRITE: u32 = libc::SYS_write as u32;
+const FUTEX: u32 = libc::SYS_futex as u32;
+
+/// How many bytes a pipe was given and gave, and how many tasks were woken and woke up, so far.
+#[derive(Default, Debug)]
+struct Seen {
+    given: u64,
+    taken: u64,
+    wakes: u64,
+    woken: u64,
+    without_a_stop: u64,
+}
+
+impl Seen {
+    /// A call begins, and what it may bring about from then on.
+    fn begins(&mut self, info: &SyscallInfo) {
+        let waits = info.args[1] & 1 == 0;
+        match info.nr {
+            WRITE if info.args[0] != 1 => self.given += 1,
+            FUTEX if !waits => self.wakes += 1,
+            _ => {}
+        }
+    }
+
+    /// A call ends.
+    fn ends(&mut self, info: &SyscallInfo) {
+        let waits = info.args[1] & 1 == 0;
+        match (info.nr, info.result) {
+            (READ, Some(1)) => self.taken += 1,
+            (FUTEX, Some(0)) if waits => self.woken += 1,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_calls_bring_about_comes_after_them() {
+    let scratch = tempfile::tempdir().unwrap();
+    let guest = programs::build("cause_and_effect", scratch.path());
+    let dir = scratch.path().join("trace");
+    let output = recorder_with(&["-q"], &dir).arg(&guest).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let trace = Trace::open(&dir).unwrap();
+    assert_eq!(trace::check(&trace), []);
+    let mut seen = Seen::default();
+    for item in trace.events() {
+        let (id, event) = item.unwrap();
+        match &event.fact {
+            Fact::Syscall(info) => {
+                seen.begins(info);
+                seen.ends(info);
+                let counts = matches!(info.nr, WRITE | FUTEX) && event.stop == Stop::Buffered;
+                seen.without_a_stop += u64::from(counts);
+            }
+            Fact::SyscallEnter(info) => seen.begins(info),
+            Fact::SyscallLeave(info) => seen.ends(info),
+            _ => {}
+        }
+        assert!(seen.taken <= seen.given && seen.woken <= seen.wakes, "{seen:?} at {id:?}");
+    }
+    assert!(seen.taken >= 800 && seen.woken > 20 && seen.without_a_stop > 800, "{seen:?}");
+    assert_eq!(succeed("replay", &dir), "ok\n");
 }

@@ -4,6 +4,7 @@
 use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
 use crate::flags::*;
+use crate::inside::Good;
 use crate::row::{Answer, Class, Hand, Size};
 use crate::structs::*;
 use crate::table::build::*;
@@ -33,23 +34,23 @@ pub(crate) static MODIFY_LDT: Requests = Requests {
 };
 
 const FILE: &[Request] = &[
-    req(0, "F_DUPFD", &[int("arg")]),
-    req(1, "F_GETFD", &[]),
-    req(2, "F_SETFD", &[flags("arg", &FD_FLAGS)]),
-    req(3, "F_GETFL", &[]),
+    req(0, "F_DUPFD", &[int("arg")]).inside(Good::ForQuestions),
+    req(1, "F_GETFD", &[]).inside(Good::ForQuestions),
+    req(2, "F_SETFD", &[flags("arg", &FD_FLAGS)]).inside(Good::ForQuestions),
+    req(3, "F_GETFL", &[]).inside(Good::ForQuestions),
     req(4, "F_SETFL", &[flags("arg", &OPEN)]),
-    req(5, "F_GETLK", &[both("arg", FLOCK)]),
-    req(6, "F_SETLK", &[read("arg", FLOCK)]),
+    req(5, "F_GETLK", &[both("arg", FLOCK)]).inside(Good::ForReads),
+    req(6, "F_SETLK", &[read("arg", FLOCK)]).inside(Good::ForReads),
     req(7, "F_SETLKW", &[read("arg", FLOCK)]).waits(),
     req(8, "F_SETOWN", &[int("arg")]),
-    req(9, "F_GETOWN", &[]),
+    req(9, "F_GETOWN", &[]).inside(Good::ForQuestions),
     req(10, "F_SETSIG", &[sig("arg")]),
-    req(11, "F_GETSIG", &[]),
+    req(11, "F_GETSIG", &[]).inside(Good::ForQuestions),
     req(15, "F_SETOWN_EX", &[read("arg", F_OWNER_EX)]),
     req(16, "F_GETOWN_EX", &[wrote("arg", F_OWNER_EX)]),
     req(17, "F_GETOWNER_UIDS", &[wrote("arg", INT_PAIR)]),
-    req(36, "F_OFD_GETLK", &[both("arg", FLOCK)]),
-    req(37, "F_OFD_SETLK", &[read("arg", FLOCK)]),
+    req(36, "F_OFD_GETLK", &[both("arg", FLOCK)]).inside(Good::ForReads),
+    req(37, "F_OFD_SETLK", &[read("arg", FLOCK)]).inside(Good::ForReads),
     req(38, "F_OFD_SETLKW", &[read("arg", FLOCK)]).waits(),
     req(1024, "F_SETLEASE", &[int("arg")]),
     req(1025, "F_GETLEASE", &[]),
@@ -57,11 +58,11 @@ const FILE: &[Request] = &[
     req(1027, "F_DUPFD_QUERY", &[fd("arg")]),
     req(1028, "F_CREATED_QUERY", &[]),
     req(1029, "F_CANCELLK", &[read("arg", FLOCK)]),
-    req(1030, "F_DUPFD_CLOEXEC", &[int("arg")]),
+    req(1030, "F_DUPFD_CLOEXEC", &[int("arg")]).inside(Good::ForQuestions),
     req(1031, "F_SETPIPE_SZ", &[int("arg")]),
-    req(1032, "F_GETPIPE_SZ", &[]),
+    req(1032, "F_GETPIPE_SZ", &[]).inside(Good::ForQuestions),
     req(1033, "F_ADD_SEALS", &[flags("arg", &SEALS)]),
-    req(1034, "F_GET_SEALS", &[]),
+    req(1034, "F_GET_SEALS", &[]).inside(Good::ForQuestions),
     req(1035, "F_GET_RW_HINT", &[wrote("arg", LOFF)]),
     req(1036, "F_SET_RW_HINT", &[read("arg", LOFF)]),
     req(1037, "F_GET_FILE_RW_HINT", &[wrote("arg", LOFF)]),

@@ -5,6 +5,7 @@
 
 use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
+use crate::inside::Good;
 use crate::row::{Arg, Hand, Struct};
 use crate::structs::*;
 use crate::table::build::*;
@@ -27,7 +28,7 @@ const fn wireless(value: u64, name: &'static str) -> Request {
 
 const ROWS: &[Request] = &[
     // Terminals (ioctl_tty(2)).
-    req(0x5401, "TCGETS", &[wrote("argp", TERMIOS)]),
+    req(0x5401, "TCGETS", &[wrote("argp", TERMIOS)]).inside(Good::ForQuestions),
     req(0x5402, "TCSETS", &[read("argp", TERMIOS)]),
     req(0x5403, "TCSETSW", &[read("argp", TERMIOS)]).waits(),
     req(0x5404, "TCSETSF", &[read("argp", TERMIOS)]).waits(),
@@ -48,14 +49,14 @@ const ROWS: &[Request] = &[
     req(0x80045440, "TIOCGEXCL", &[wrote("argp", INT)]),
     req(0x540e, "TIOCSCTTY", &[int("arg")]),
     req(0x5422, "TIOCNOTTY", &[]),
-    req(0x540f, "TIOCGPGRP", &[wrote("argp", INT)]),
+    req(0x540f, "TIOCGPGRP", &[wrote("argp", INT)]).inside(Good::ForQuestions),
     req(0x5410, "TIOCSPGRP", &[read("argp", INT)]),
-    req(0x5429, "TIOCGSID", &[wrote("argp", INT)]),
-    req(0x5411, "TIOCOUTQ", &[wrote("argp", INT)]),
+    req(0x5429, "TIOCGSID", &[wrote("argp", INT)]).inside(Good::ForQuestions),
+    req(0x5411, "TIOCOUTQ", &[wrote("argp", INT)]).inside(Good::ForQuestions),
     req(0x5412, "TIOCSTI", &[read("argp", BYTE)]),
     req(0x5453, "TIOCSERCONFIG", &[]),
     req(0x5459, "TIOCSERGETLSR", &[wrote("argp", INT)]),
-    req(0x5413, "TIOCGWINSZ", &[wrote("argp", WINSIZE)]),
+    req(0x5413, "TIOCGWINSZ", &[wrote("argp", WINSIZE)]).inside(Good::ForQuestions),
     req(0x5414, "TIOCSWINSZ", &[read("argp", WINSIZE)]),
     req(0x5415, "TIOCMGET", &[wrote("argp", INT)]),
     req(0x5416, "TIOCMBIS", &[read("argp", INT)]),
@@ -87,10 +88,10 @@ const ROWS: &[Request] = &[
     req(0x5456, "TIOCGLCKTRMIOS", &[wrote("argp", TERMIOS)]),
     req(0x5457, "TIOCSLCKTRMIOS", &[read("argp", TERMIOS)]),
     // Any descriptor.
-    req(0x541b, "FIONREAD", &[wrote("argp", INT)]),
+    req(0x541b, "FIONREAD", &[wrote("argp", INT)]).inside(Good::ForQuestions),
     req(0x5421, "FIONBIO", &[read("argp", INT)]),
-    req(0x5450, "FIONCLEX", &[]),
-    req(0x5451, "FIOCLEX", &[]),
+    req(0x5450, "FIONCLEX", &[]).inside(Good::ForQuestions),
+    req(0x5451, "FIOCLEX", &[]).inside(Good::ForQuestions),
     req(0x5452, "FIOASYNC", &[read("argp", INT)]),
     req(0x5460, "FIOQSIZE", &[wrote("argp", LOFF)]),
     // Sockets and interfaces (netdevice(7)).

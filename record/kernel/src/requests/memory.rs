@@ -2,6 +2,7 @@
 
 use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
+use crate::inside::Good;
 use crate::row::{Hand, MapCall, Size};
 use crate::structs::*;
 use crate::table::build::*;
@@ -46,10 +47,10 @@ const FORK: &str = "a child would get other memory than its parent's";
 const POISON: &str = "it takes memory away from the machine";
 
 const ADVICE: &[Request] = &[
-    req(0, "MADV_NORMAL", &[]),
-    req(1, "MADV_RANDOM", &[]),
-    req(2, "MADV_SEQUENTIAL", &[]),
-    req(3, "MADV_WILLNEED", &[]),
+    req(0, "MADV_NORMAL", &[]).inside(Good::ForAnything),
+    req(1, "MADV_RANDOM", &[]).inside(Good::ForAnything),
+    req(2, "MADV_SEQUENTIAL", &[]).inside(Good::ForAnything),
+    req(3, "MADV_WILLNEED", &[]).inside(Good::ForAnything),
     req(4, "MADV_DONTNEED", &[]).map(MapCall::Discard),
     req(8, "MADV_FREE", &[])
         .map(MapCall::DiscardLater)
@@ -61,13 +62,13 @@ const ADVICE: &[Request] = &[
     req(11, "MADV_DOFORK", &[]).map(MapCall::ForkRule),
     req(12, "MADV_MERGEABLE", &[]),
     req(13, "MADV_UNMERGEABLE", &[]),
-    req(14, "MADV_HUGEPAGE", &[]),
-    req(15, "MADV_NOHUGEPAGE", &[]),
-    req(16, "MADV_DONTDUMP", &[]),
-    req(17, "MADV_DODUMP", &[]),
+    req(14, "MADV_HUGEPAGE", &[]).inside(Good::ForAnything),
+    req(15, "MADV_NOHUGEPAGE", &[]).inside(Good::ForAnything),
+    req(16, "MADV_DONTDUMP", &[]).inside(Good::ForAnything),
+    req(17, "MADV_DODUMP", &[]).inside(Good::ForAnything),
     req(18, "MADV_WIPEONFORK", &[]).emulate(Errno::EINVAL, FORK),
     req(19, "MADV_KEEPONFORK", &[]).map(MapCall::ForkRule),
-    req(20, "MADV_COLD", &[]),
+    req(20, "MADV_COLD", &[]).inside(Good::ForAnything),
     req(21, "MADV_PAGEOUT", &[]),
     req(22, "MADV_POPULATE_READ", &[]),
     req(23, "MADV_POPULATE_WRITE", &[]),

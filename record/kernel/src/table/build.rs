@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::flags::FlagSet;
-use crate::inside::{Form, Good};
+use crate::inside::{Form, Good, Mark};
 use crate::requests::Requests;
 use crate::row::{
     Arg, Check, Class, Effect, Hand, Kind, MapCall, NoWait, Opens, Reads, Row, Size, Struct, Support, When,
@@ -86,7 +86,12 @@ impl Row {
 
     /// The same in another form.
     pub(crate) const fn inside_as(self, good: Good, form: Form) -> Self {
-        Self { inside: Some((good, form)), ..self }
+        self.inside_without(good, form, [None; 2])
+    }
+
+    /// The same where these arguments are 0.
+    pub(crate) const fn inside_without(self, good: Good, form: Form, without: [Option<u8>; 2]) -> Self {
+        Self { inside: Some(Mark { good, form, without }), ..self }
     }
 
     pub(crate) const fn partial(self, missing: &'static str) -> Self {

@@ -19,7 +19,7 @@ pub(super) const ROWS: &[Row] = &[
     row(1, "write", &[fd("fd"), input("buf", Size::Arg(2)), uint("count")]).waits().changes(0).sends().inside_as(Good::ForWrites, Form::Vector),
     row(2, "open", &[path("path"), flags("flags", &OPEN), mode("mode")])
         .waits_unless(1, O_NONBLOCK)
-        .opens(Opens::Flags(1)),
+        .opens(Opens::Flags(1)).inside_as(Good::ForAnything, Form::OpenAs),
     row(3, "close", &[fd("fd")]).inside_as(Good::ForAnything, Form::Close),
     row(4, "stat", &[path("path"), wrote("statbuf", STAT)]).inside(Good::ForAnything),
     row(5, "fstat", &[fd("fd"), wrote("statbuf", STAT)]).inside(Good::ForQuestions),
@@ -31,11 +31,11 @@ pub(super) const ROWS: &[Row] = &[
         .waits()
         .changes(0)
         .sends().inside(Good::ForWrites),
-    row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits().reads(Reads::AtOwn),
-    row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends().inside(Good::ForWrites),
+    row(19, "readv", &[fd("fd"), iov_out("iov", 2), uint("iovcnt")]).waits().reads(Reads::AtOwn).inside_as(Good::ForReads, Form::Vectors),
+    row(20, "writev", &[fd("fd"), iov_in("iov", 2), uint("iovcnt")]).waits().changes(0).sends().inside_as(Good::ForWrites, Form::Vectors),
     row(21, "access", &[path("path"), flags("mode", &ACCESS)]).inside(Good::ForAnything),
     row(22, "pipe", &[wrote("fds", INT_PAIR)]),
-    row(32, "dup", &[fd("fd")]),
+    row(32, "dup", &[fd("fd")]).inside(Good::ForQuestions),
     row(33, "dup2", &[fd("old"), fd("new")]),
     row(40, "sendfile", &[fd("out"), fd("in"), both_when("offset", LOFF, When::Always), uint("count")])
         .waits()
@@ -225,7 +225,8 @@ pub(super) const ROWS: &[Row] = &[
         439,
         "faccessat2",
         &[dirfd("dirfd"), path("path"), flags("mode", &ACCESS), flags("flags", &AT_EACCESS)],
-    ),
+    )
+    .inside(Good::ForAnything),
     row(
         451,
         "cachestat",

@@ -55,10 +55,12 @@ pub(super) const ROWS: &[Row] = &[
     .inside_as(Good::ForReads, Form::NoWait),
     row(46, "sendmsg", &[fd("fd"), msg_in("msg"), flags("flags", &MSG)])
         .waits_unless(2, MSG_DONTWAIT)
-        .sends(),
+        .sends()
+        .inside_as(Good::ForWrites, Form::Message),
     row(47, "recvmsg", &[fd("fd"), msg_out("msg"), flags("flags", &MSG)])
         .waits_unless(2, MSG_DONTWAIT)
-        .hand(Hand::Recvmsg),
+        .hand(Hand::Recvmsg)
+        .inside_as(Good::ForReads, Form::Message),
     row(48, "shutdown", &[fd("fd"), flags("how", &SHUT)]),
     row(49, "bind", &[fd("fd"), input("addr", Size::Arg(2)), uint("addrlen")]),
     row(50, "listen", &[fd("fd"), int("backlog")]),

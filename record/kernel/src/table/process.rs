@@ -3,7 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
-use crate::inside::Good;
+use crate::inside::{Form, Good};
 use crate::requests::{ARCH_PRCTL, PRCTL, PTRACE, SECCOMP};
 use crate::row::{Answer, Check, Class, Hand, Row, Size, When};
 use crate::structs::*;
@@ -11,7 +11,7 @@ use crate::structs::*;
 const WNOHANG: u64 = 1;
 
 pub(super) const ROWS: &[Row] = &[
-    row(24, "sched_yield", &[]).waits(),
+    row(24, "sched_yield", &[]).waits().inside_as(Good::ForAnything, Form::Alone),
     row(39, "getpid", &[]).inside(Good::ForAnything),
     row(
         56,

@@ -10,7 +10,8 @@ use crate::structs::*;
 pub(super) const ROWS: &[Row] = &[
     row(7, "poll", &[input("fds", Size::Items(1, POLLFD)), uint("nfds"), int("timeout")])
         .waits_unless_zero(2)
-        .hand(Hand::Poll),
+        .hand(Hand::Poll)
+        .inside_as(Good::ForAnything, Form::Poll),
     row(
         23,
         "select",
@@ -59,7 +60,8 @@ pub(super) const ROWS: &[Row] = &[
         ],
     )
     .waits()
-    .hand(Hand::Poll),
+    .hand(Hand::Poll)
+    .inside_without(Good::ForAnything, Form::Poll, [Some(2), Some(3)]),
     row(
         281,
         "epoll_pwait",
@@ -72,7 +74,8 @@ pub(super) const ROWS: &[Row] = &[
             uint("sigsetsize"),
         ],
     )
-    .waits_unless_zero(3),
+    .waits_unless_zero(3)
+    .inside_without(Good::ForQuestions, Form::NoTime, [Some(4), None]),
     row(284, "eventfd", &[uint("initval")]),
     row(290, "eventfd2", &[uint("initval"), flags("flags", &EVENTFD)]),
     row(291, "epoll_create1", &[flags("flags", &OPEN_BITS)]),
@@ -93,5 +96,6 @@ pub(super) const ROWS: &[Row] = &[
             uint("sigsetsize"),
         ],
     )
-    .waits(),
+    .waits()
+    .inside_without(Good::ForQuestions, Form::NoTimeAt, [Some(3), Some(4)]),
 ];

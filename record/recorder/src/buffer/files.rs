@@ -164,7 +164,7 @@ pub(super) fn forget(space: &Space, fds: RangeInclusive<u32>) {
 
 /// Descriptors were closed without a stop, as these calls tell.
 pub(super) fn forget_closed(files: &mut BTreeMap<u32, Known>, mut calls: &[u8]) {
-    while let Some((call, _, len)) = abi::calls::first(calls) {
+    while let Some((call, len)) = abi::calls::first(calls) {
         if call.nr == super::CLOSE {
             files.remove(&(call.args[0] as u32));
         }

@@ -89,7 +89,7 @@ impl Events {
         let rest = self.batch.as_ref().and_then(|batch| Some((batch.bytes.get(batch.at..)?, batch.left)));
         let (mut rest, left) = rest.unwrap_or((&[], 0));
         let next = move |_| {
-            let (call, _, len) = first(rest)?;
+            let (call, len) = first(rest)?;
             rest = rest.get(len..)?;
             Some(call)
         };

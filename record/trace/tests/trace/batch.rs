@@ -1,6 +1,5 @@
 //! Calls that were made without a stop: written as one record, read as events.
 
-use abi::calls::HEAD;
 use guest::{GuestAddr, Registers, SpaceId, TaskId};
 use trace::{Data, Event, Fact, MemWrite, ReadError, Stop, SyscallInfo, Trace, WriteError};
 
@@ -16,6 +15,17 @@ fn noted(nr: u16, args: &[u64], out: u8, result: i64, wrote: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// What is written in several places, as a tracee notes it.
+fn pieces(all: &[(u64, &[u8])]) -> Vec<u8> {
+    let mut noted = Vec::new();
+    for (to, bytes) in all {
+        noted.extend([*to, bytes.len() as u64].into_iter().flat_map(u64::to_le_bytes));
+        noted.extend(*bytes);
+        noted.resize(noted.len().next_multiple_of(8), 0xee);
+    }
+    noted
+}
+
 fn calls() -> Vec<u8> {
     let long: Vec<u8> = (0..100).collect();
     [
@@ -23,6 +33,8 @@ fn calls() -> Vec<u8> {
         noted(0, &[3, 0x2000, 5], 1, 5, b"bytes"),
         noted(0, &[3, 0x3000, 100], 1, 100, &long),
         noted(4, &[0x1000, 0x2000], 1, -2, &[]),
+        noted(19, &[3, 0x1000, 2], 0xfe, 102, &pieces(&[(0x4000, b"ab"), (0x5000, &long)])),
+        noted(7, &[0x1000, 2, 3], 0xfe, -2, &[]),
     ]
     .concat()
 }
@@ -43,11 +55,15 @@ fn event(nr: u32, args: [u64; 6], result: i64, write: Option<(u64, Vec<u8>)>) ->
 
 fn expected() -> Vec<Event> {
     let args = |first: u64, second: u64, third: u64| [first, second, third, 0, 0, 0];
+    let write = |addr, bytes: &[u8]| MemWrite { addr: GuestAddr(addr), data: Data::Inline(bytes.to_vec()) };
+    let several = vec![write(0x4000, b"ab"), write(0x5000, &(0..100).collect::<Vec<u8>>())];
     vec![
         event(110, [0; 6], 7, None),
         event(0, args(3, 0x2000, 5), 5, Some((0x2000, b"bytes".to_vec()))),
         event(0, args(3, 0x3000, 100), 100, Some((0x3000, (0..100).collect()))),
         event(4, args(0x1000, 0x2000, 0), -2, None),
+        Event { writes: several, ..event(19, args(3, 0x1000, 2), 102, None) },
+        event(7, args(0x1000, 2, 3), -2, None),
     ]
 }
 
@@ -60,7 +76,7 @@ fn calls_made_without_a_stop_are_events() {
     assert_eq!(writer.batch(TaskId(0), SpaceId(0), &[]).unwrap(), None);
     let last = writer.batch(TaskId(0), SpaceId(0), &calls()).unwrap();
     assert_eq!(last, expected().pop());
-    assert_eq!(writer.next_id().0, 5);
+    assert_eq!(writer.next_id().0, 7);
     for event in &all[1..] {
         writer.event(event).unwrap();
     }
@@ -70,10 +86,10 @@ fn calls_made_without_a_stop_are_events() {
     let trace = Trace::open(dir.path()).unwrap();
     let read: Vec<Event> = trace.events().map(|item| sample::inlined(&trace, item.unwrap().1)).collect();
     assert_eq!(read[..1], all[..1]);
-    assert_eq!(read[1..5], expected());
-    assert_eq!(read[5..], all[1..]);
+    assert_eq!(read[1..7], expected());
+    assert_eq!(read[7..], all[1..]);
     assert_eq!(trace::check(&trace), []);
-    for from in 0..7 {
+    for from in 0..9 {
         let first = trace.event(guest::EventId(from)).unwrap();
         assert_eq!(sample::inlined(&trace, first), read[from as usize], "from {from}");
     }
@@ -87,7 +103,7 @@ fn what_is_not_a_call_is_refused_when_it_is_written() {
         let mut writer = sample::begin(dir.path());
         writer.event(&sample::events()[0]).unwrap();
         let written = writer.batch(TaskId(0), SpaceId(0), &whole[..cut]);
-        let at_an_end = [HEAD, HEAD + 56, HEAD + 56 + 152].contains(&cut);
+        let at_an_end = [24, 80, 232, 272, 464].contains(&cut);
         match written {
             Ok(_) => assert!(at_an_end, "cut to {cut}"),
             Err(error) => assert!(!at_an_end && matches!(error, WriteError::Invalid(_)), "{cut}: {error}"),
@@ -100,6 +116,15 @@ fn what_is_not_a_call_is_refused_when_it_is_written() {
         (noted(0, &[1], 1, 1, b"x"), "what it wrote is behind an argument that it has not"),
         (noted(0, &[1], 0xff, 1, b"x"), "it wrote nowhere"),
         (noted(0, &[u64::MAX], 0, 1, b"x"), "it wrote outside user space"),
+        (noted(0, &[1], 0xfe, 1, &pieces(&[(u64::MAX, b"x")])), "one of what it wrote is outside user space"),
+        (
+            noted(0, &[1], 0xfe, 1, &pieces(&[(0x1000, b"x")])[..16]),
+            "the second half of what it wrote is not there",
+        ),
+        (
+            noted(0, &[1], 0xfe, 1, &[&pieces(&[(0x1000, b"x")])[..], &[1; 8]].concat()),
+            "what follows is no place",
+        ),
     ] {
         assert!(writer.batch(TaskId(0), SpaceId(0), &bad).is_err(), "{why}");
     }
@@ -121,5 +146,5 @@ fn what_follows_such_a_call_starts_where_it_ended() {
     writer.event(&exit(there)).unwrap();
     writer.flush().unwrap();
     let trace = Trace::open(dir.path()).unwrap();
-    assert_eq!(trace.events().collect::<Result<Vec<_>, ReadError>>().unwrap().len(), 6);
+    assert_eq!(trace.events().collect::<Result<Vec<_>, ReadError>>().unwrap().len(), 8);
 }

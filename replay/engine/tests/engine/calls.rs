@@ -38,16 +38,20 @@ fn looping(mode: Mode) -> Space {
 }
 
 /// The call of so many rounds.
-fn call(round: u64, wrote: &[u8]) -> Call<'_> {
+fn call<'a>(round: u64, wrote: &'a [(GuestAddr, &'a [u8])]) -> Call<'a> {
     Call {
         after: AFTER,
         number: 110,
         args: [round, DATA, 0, 0, 0, 0],
         compared: 2,
         result: -(round as i64),
-        to: GuestAddr(DATA + 8 * round),
         wrote,
     }
+}
+
+/// Where such a call writes.
+fn place(round: u64) -> GuestAddr {
+    GuestAddr(DATA + 8 * round)
 }
 
 /// Runs until something stops it, which is a call; the rounds made, each with what was retired before its call.
@@ -64,7 +68,7 @@ fn calls_leave_what_the_kernel_leaves() {
         let mut space = looping(mode);
         let wrote = [[1u8; 13], [2; 13], [3; 13]];
         for (round, wrote) in (1..).zip(&wrote) {
-            assert!(space.prepare_call(&call(round, wrote)));
+            assert!(space.prepare_call(&call(round, &[(place(round), wrote)])));
         }
         let before = space.registers();
         assert_eq!(made(&mut space), [2, 5, 8], "{mode:?}");
@@ -94,6 +98,20 @@ fn calls_leave_what_the_kernel_leaves() {
 }
 
 #[test]
+fn calls_write_in_several_places() {
+    for mode in MODES {
+        let mut space = looping(mode);
+        let first = [(place(1), &b"some"[..]), (place(4), b"more bytes"), (place(1), b"S")];
+        assert!(space.prepare_call(&call(1, &first)));
+        assert!(space.prepare_call(&call(2, &[(GuestAddr(DATA + 13), b"x"), (place(3), b"eight by")])));
+        assert_eq!(made(&mut space), [2, 5], "{mode:?}");
+        let mut bytes = [0; 45];
+        space.read(GuestAddr(DATA), &mut bytes).unwrap();
+        assert_eq!(bytes, *b"\0\0\0\0\0\0\0\0Some\0x\0\0\0\0\0\0\0\0\0\0eight bymore bytes\0\0\0");
+    }
+}
+
+#[test]
 fn the_log_is_handed_out_call_by_call() {
     for mode in [Mode::Indexed, Mode::IndexedExact] {
         let mut space = looping(mode);
@@ -115,18 +133,21 @@ fn the_log_is_handed_out_call_by_call() {
 
 #[test]
 fn a_call_that_differs_is_not_made() {
-    let differ: [fn(&mut Call<'_>); 5] = [
+    let differ: [fn(&mut Call<'_>); 6] = [
         |call| call.after = GuestAddr(AFTER.0 + 1),
         |call| call.number = 111,
         |call| call.args[0] = 9,
         |call| call.args[1] = 9,
         // Nothing is there.
-        |call| call.to = GuestAddr(0x7777_0000),
+        |call| call.wrote = &[(GuestAddr(0x7777_0000), b"bytes")],
+        // Nor behind some that can be written.
+        |call| call.wrote = &[(GuestAddr(DATA + 16), b"bytes"), (GuestAddr(0x7777_0000), b"bytes")],
     ];
     for mode in MODES {
         for change in differ {
             let mut space = looping(mode);
-            let mut second = call(2, b"bytes");
+            let wrote: [(GuestAddr, &[u8]); 1] = [(place(2), b"bytes")];
+            let mut second = call(2, &wrote);
             change(&mut second);
             [call(1, &[]), second, call(3, &[])].iter().for_each(|call| assert!(space.prepare_call(call)));
             let before = space.registers();
@@ -160,7 +181,8 @@ fn code_that_a_call_writes_is_run_as_written() {
         let mut space = looping(mode);
         // The kernel overwrites the loop: `mov $7, %ebx` and a jump back in place of the first jump.
         let new = [0xbb, 111, 0, 0, 0, 0xeb, 0xf2];
-        let over = Call { to: AFTER, ..call(2, &new) };
+        let wrote: [(GuestAddr, &[u8]); 1] = [(AFTER, &new)];
+        let over = call(2, &wrote);
         let mut next = call(3, &[]);
         next.number = 111;
         [call(1, &[]), over, next].iter().for_each(|call| assert!(space.prepare_call(call)));
@@ -178,7 +200,7 @@ fn code_that_a_call_writes_is_run_as_written() {
 fn none_is_prepared_where_it_would_not_be_noticed() {
     let mut space = looping(Mode::Plain);
     let mut room = 0;
-    while space.prepare_call(&call(1, &[0; 100])) {
+    while space.prepare_call(&call(1, &[(place(1), &[0; 100])])) {
         room += 1;
     }
     assert!((100..1000).contains(&room), "{room}");

@@ -216,12 +216,21 @@ fn stops_are_met_at_and_behind_calls() {
 /// A call as the recorded program notes it.
 fn noted(event: &Event, trace: &Trace) -> Vec<u8> {
     let Fact::Syscall(info) = &event.fact else { panic!("{event:?}") };
-    let wrote =
-        event.writes.first().map(|write| (write.addr.0, trace.data(&write.data).unwrap().into_owned()));
-    let (to, bytes) = wrote.unwrap_or_default();
-    let count = kernel::inside(info.nr).unwrap().args;
-    let out = info.args[..usize::from(count)].iter().position(|arg| *arg == to && !bytes.is_empty());
-    let out = out.map_or(0xff, |at| at as u64);
+    let count = kernel::inside(info.nr, &info.args).unwrap().args;
+    let mut bytes = Vec::new();
+    let mut out = 0xff;
+    for write in &event.writes {
+        let wrote = trace.data(&write.data).unwrap();
+        let at = info.args[..usize::from(count)].iter().position(|arg| *arg == write.addr.0);
+        if let (Some(at), [_]) = (at, &event.writes[..]) {
+            (out, bytes) = (at as u64, wrote.into_owned());
+            break;
+        }
+        out = 0xfe;
+        bytes.extend([write.addr.0, wrote.len() as u64].into_iter().flat_map(u64::to_le_bytes));
+        bytes.extend(&*wrote);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
     let head = u64::from(info.nr) | u64::from(count) << 16 | out << 24 | (bytes.len() as u64) << 32;
     let words =
         [head, event.after.rip, event.after.rax].into_iter().chain(info.args[..usize::from(count)].to_vec());
