@@ -88,7 +88,7 @@ fn by_call(
     (event, first): (EventId, GuestAddr),
     place: Option<Place>,
 ) -> Result<Writer, QueryError> {
-    let offset = call.offset.map(|offset| offset + before(database, event, first));
+    let offset = call.offset.map(|offset| offset + before(database, row, event, first));
     let source = match (&call.path, offset) {
         (Some(path), Some(offset)) => database.file_writer(path, offset, row.moment)?,
         _ => None,
@@ -103,7 +103,7 @@ fn by_call(
 }
 
 /// How many bytes of a call's event come before the one at `first`: a call that fills several buffers fills one after the other.
-fn before(database: &Database, event: EventId, first: GuestAddr) -> u64 {
+fn before(database: &Database, row: &WriteRow, event: EventId, first: GuestAddr) -> u64 {
     let mut before = 0;
     for write in database.trace().event(event).map(|event| event.writes).unwrap_or_default() {
         let range = GuestRange::new(write.addr, write.data.len() as u64);
@@ -112,7 +112,8 @@ fn before(database: &Database, event: EventId, first: GuestAddr) -> u64 {
         }
         before += range.len();
     }
-    0
+    // Where the trace does not have it, there is this buffer.
+    first.0 - row.addr.0
 }
 
 /// A kernel write that has nothing to do with a file.

@@ -36,9 +36,14 @@ pub(crate) fn interrupted(database: &Database, spot: Spot) -> Result<Vec<StackFr
 fn of_calls(database: &Database, spot: Spot, calls: &[CallRow]) -> Result<Vec<StackFrame>, QueryError> {
     let mut out = Vec::new();
     let mut pc = spot.pc;
-    for call in calls {
+    for (at, call) in calls.iter().enumerate() {
+        let outer = out.len();
         activation(database, Spot { pc, ..spot }, Some(call), &mut out)?;
         if out.last().is_some_and(|frame| frame.switched.is_some()) {
+            if let Some(calls) = unwound(database, Spot { pc, ..spot }, &calls[at..]) {
+                out.truncate(outer);
+                out.extend(of_calls(database, Spot { pc, ..spot }, calls)?);
+            }
             return Ok(out);
         }
         if call.kind == CallKind::Signal {
@@ -50,6 +55,16 @@ fn of_calls(database: &Database, spot: Spot, calls: &[CallRow]) -> Result<Vec<St
         activation(database, Spot { pc, ..spot }, None, &mut out)?;
     }
     Ok(out)
+}
+
+/// The calls that are left of `calls`, the innermost of which is `longjmp`'s, where it went to the function that runs at `spot`; `None`
+/// where that is not the one of just one of them. No call or return has shown yet that the others were left.
+fn unwound<'a>(database: &Database, spot: Spot, calls: &'a [CallRow]) -> Option<&'a [CallRow]> {
+    let callee = database.symbols().function(spot.space, spot.moment, calls.first()?.callee);
+    let made_here = |call: &CallRow| same_function(database, spot, call.site, spot.pc);
+    let mut made = calls.iter().enumerate().filter(|(_, call)| made_here(call));
+    let (at, _) = made.next().filter(|_| callee.contains("longjmp"))?;
+    made.next().is_none().then_some(&calls[at + 1..])
 }
 
 /// Appends the frames of one activation: inlined ones, the function, and who jumped to it.

@@ -111,6 +111,15 @@ fn poked() {
 }
 
 #[test]
+fn jumped_back() {
+    let story = recorded("jumped_back.c");
+    let text = story.text(&["failures"]);
+    let callers = ["stack\n    #0  attempt at", "#1  main at", "_start"];
+    names(&text, &[&[&story.line("CULPRIT")[..]], &callers[..]].concat());
+    assert!(!text.contains("fail ") && !text.contains("switched"), "{text}");
+}
+
+#[test]
 fn scattered() {
     let story = recorded("scattered.c");
     // Two bytes are skipped, four come before the buffer, three in it.
@@ -438,6 +447,7 @@ fn every_story_is_told() {
         files,
         [
             "bad_byte.c",
+            "jumped_back.c",
             "long_label.c",
             "lost_update.c",
             "moved_vector.cc",
