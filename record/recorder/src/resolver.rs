@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use guest::{COMPACTED, GuestAddr, GuestMemory, Unmapped, image_len};
+use guest::{COMPACTED, GuestAddr, GuestMemory, GuestRange, Unmapped, image_len};
 use patch::LowAddr;
 use ptrace::Memory;
 
@@ -17,6 +17,8 @@ use crate::procfs::{FilePart, Mapping};
 const SAVED: u64 = 0xee;
 /// Longer code is not the linker's.
 const LONGEST: u64 = 1 << 20;
+/// Bytes of it that are looked at together.
+const PART: usize = 16 << 10;
 /// Where it has the image on its stack, and in that what the processor notes: which components were in use, and how SSE was set.
 const IMAGE: u8 = 0x40;
 const USED: u32 = IMAGE as u32 + 512;
@@ -97,7 +99,7 @@ impl Resolvers {
         let places = match self.0.get(&key) {
             Some(places) => places.clone(),
             None => {
-                let places = find(&memory.read_vec(range.start, range.len() as usize)?);
+                let places = find(memory, range)?;
                 self.0.insert(key, places.clone());
                 places
             }
@@ -134,16 +136,77 @@ fn through(slot: u64) -> Vec<u8> {
     LowAddr::new(slot).map(patch::jump_through).expect("the page lies below 2 GiB")
 }
 
-/// The places in code, if each is there as often as the other.
-fn find(code: &[u8]) -> Vec<(u64, Place)> {
+/// The places in a range of code.
+fn find(memory: &dyn GuestMemory, range: GuestRange) -> Result<Vec<(u64, Place)>, Unmapped> {
+    let restore = [&BEFORE_RESTORE[..], &RESTORE].concat();
     let mut found = Vec::new();
-    for at in 0..code.len() {
-        let rest = &code[at..];
-        if rest.starts_with(&SAVE) {
-            found.push((at as u64, Place::Save));
-        } else if rest.starts_with(&BEFORE_RESTORE) && rest[BEFORE_RESTORE.len()..].starts_with(&RESTORE) {
-            found.push(((at + BEFORE_RESTORE.len()) as u64, Place::Restore));
+    // By parts: what is read at once lies in memory that is new to this process.
+    let mut part = vec![0; PART + restore.len() - 1];
+    let mut from = 0;
+    while from < range.len() {
+        let bytes = part.len().min((range.len() - from) as usize);
+        memory.read(range.start.wrapping_add(from), &mut part[..bytes])?;
+        let mut note = |place, at: usize| {
+            let at = (from + at as u64, place);
+            if !found.contains(&at) {
+                found.push(at);
+            }
+        };
+        occurrences(&part[..bytes], &SAVE, |at| note(Place::Save, at));
+        occurrences(&part[..bytes], &restore, |at| note(Place::Restore, at + BEFORE_RESTORE.len()));
+        from += PART as u64;
+    }
+    found.sort_by_key(|(at, _)| *at);
+    Ok(found)
+}
+
+/// Tells where a pattern begins in code. Looks at few bytes of it (Horspool's way): this is done for every program.
+fn occurrences(code: &[u8], pattern: &[u8], mut tell: impl FnMut(usize)) {
+    let last = pattern.len() - 1;
+    let mut skips = [pattern.len(); 256];
+    for (at, byte) in pattern[..last].iter().enumerate() {
+        skips[usize::from(*byte)] = last - at;
+    }
+    let mut at = 0;
+    while let Some(window) = code.get(at..at + pattern.len()) {
+        if window == pattern {
+            tell(at);
+        }
+        at += skips[usize::from(window[last])];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Code at 0x1000.
+    struct Code(Vec<u8>);
+
+    impl GuestMemory for Code {
+        fn read(&self, addr: GuestAddr, out: &mut [u8]) -> Result<(), Unmapped> {
+            let at = (addr.0 - 0x1000) as usize;
+            out.copy_from_slice(&self.0[at..at + out.len()]);
+            Ok(())
         }
     }
-    found
+
+    #[test]
+    fn places_are_found_wherever_the_code_is_cut() {
+        let restore = [&BEFORE_RESTORE[..], &RESTORE].concat();
+        for shift in 0..2 * restore.len() {
+            let mut code = vec![0x48; 3 * PART];
+            let save = 2 * PART - restore.len() + shift;
+            code[save..save + SAVE.len()].copy_from_slice(&SAVE);
+            let at = PART - restore.len() + shift;
+            code[at..at + restore.len()].copy_from_slice(&restore);
+            let end = code.len() - restore.len();
+            code[end..].copy_from_slice(&restore);
+            let range = GuestRange::new(GuestAddr(0x1000), code.len() as u64);
+            let found = find(&Code(code), range).unwrap();
+            let skip = BEFORE_RESTORE.len();
+            let expected = [(at + skip, Place::Restore), (save, Place::Save), (end + skip, Place::Restore)];
+            assert_eq!(found, expected.map(|(at, place)| (at as u64, place)), "shift {shift}");
+        }
+    }
 }
