@@ -1,8 +1,6 @@
 //! Execution points: what is noted of a task that was stopped at an arbitrary instruction, so that a replay can find that
 //! instruction by its state.
 
-use std::time::Instant;
-
 use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Registers, XState};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use ptrace::{HostTid, Memory, Report, Stopped};
@@ -14,7 +12,7 @@ use crate::pages::Tracker;
 use crate::session::Core;
 use crate::stop::{Next, StopError, wait_one};
 use crate::task::{Halt, Resume, Run, Task, same_place};
-use crate::{buffer, image, procfs, ptracing, saved_state, scratch, signal, syscall};
+use crate::{buffer, image, procfs, ptracing, saved_state, scratch, signal, syscall, tsc};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -95,12 +93,12 @@ pub(crate) fn capture(
     regs: Registers,
     signal: i32,
 ) -> Result<Stopped, StopError> {
-    let begun = Instant::now();
+    let begun = tsc::clock();
     let stopped = track(task, stopped)?;
     let written = written(core, task, &stopped)?;
     let pages = written.pages.len();
     write(core, task, (regs, signal), written)?;
-    tracing::debug!(micros = begun.elapsed().as_micros(), pages, "took a point");
+    tracing::debug!(micros = tsc::clock().saturating_sub(begun).as_micros(), pages, "took a point");
     Ok(stopped)
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) timer: Timer,
     /// What `cpuid` is answered, where it is trapped.
     pub(crate) cpuid: Option<Machine>,
+    /// What `rdtsc` is answered.
+    pub(crate) stamps: tsc::Stamps,
     /// Requests to end the recording.
     pub(crate) requests: Requests,
     /// What shared mappings show, while anything does.
@@ -151,6 +153,7 @@ pub(crate) struct Session {
 pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, RecordError> {
     let pinned = affinity::pin()?;
     let started = Instant::now();
+    let stamps = tsc::Stamps::begin();
     // What makes calls without a stop has branches of its own.
     let counting = if options.buffers() { None } else { Counting::choose(options.counter)? };
     let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
@@ -161,7 +164,7 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
         pinned.keep_off(HostTid(writer.packing_thread()));
         let timer = Timer::start()
             .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-        Ok(Session { counting, ..Session::new(writer, timer, answers, options, tid) })
+        Ok(Session { counting, ..Session::new(writer, timer, (answers, stamps), options, tid) })
     });
     let mut session = match begun {
         Ok(session) => session,
@@ -187,7 +190,7 @@ impl Session {
     fn new(
         writer: TraceWriter,
         timer: Timer,
-        cpuid: Option<Machine>,
+        (cpuid, stamps): (Option<Machine>, tsc::Stamps),
         options: &Options,
         first: HostTid,
     ) -> Self {
@@ -199,6 +202,7 @@ impl Session {
             unexplained: Vec::new(),
             timer,
             cpuid,
+            stamps,
             requests: Requests::default(),
             objects: Vec::new(),
             follow: follow::Files::inherited(first),

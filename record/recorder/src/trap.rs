@@ -48,7 +48,7 @@ pub(crate) fn on_trapped(
 }
 
 /// Puts into the registers what the instruction would.
-fn answer(core: &Core, kind: Trapped, regs: &mut Registers) {
+fn answer(core: &mut Core, kind: Trapped, regs: &mut Registers) {
     let length = match kind {
         Trapped::Rdtsc | Trapped::Cpuid => 2,
         Trapped::Rdtscp => 3,
@@ -60,20 +60,12 @@ fn answer(core: &Core, kind: Trapped, regs: &mut Registers) {
         [regs.rax, regs.rbx, regs.rcx, regs.rdx] = result.map(u64::from);
         return;
     }
-    let (tsc, aux) = time_stamp();
+    let (tsc, aux) = core.stamps.now();
     regs.rax = tsc & 0xffff_ffff;
     regs.rdx = tsc >> 32;
     if kind == Trapped::Rdtscp {
         regs.rcx = u64::from(aux);
     }
-}
-
-#[expect(unsafe_code, reason = "rdtscp is an unsafe intrinsic")]
-fn time_stamp() -> (u64, u32) {
-    let mut aux = 0;
-    // SAFETY: every x86-64 processor that Linux 6.18 runs on with a usable TSC has rdtscp; it only stores to `aux`.
-    let tsc = unsafe { std::arch::x86_64::__rdtscp(&mut aux) };
-    (tsc, aux)
 }
 
 /// A trap is a forced SIGSEGV: where that is blocked or ignored, the kernel unblocks it and forgets the action. Puts

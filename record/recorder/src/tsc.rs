@@ -3,13 +3,15 @@
 //! The kernel switches trapping by a register of the processor at each change between threads that trap and threads that do not. In a
 //! virtual machine that costs more than all else at a system call's two stops. So this thread traps, too, while it records, and
 //! what reads the time stamp counter on its behalf (the vDSO's clocks) is answered by a signal handler: rarely, for what is asked often reads
-//! coarse clocks, which need no counter.
+//! coarse clocks, which need no counter. What recorded programs are told is reckoned ([`Stamps`]).
 #![expect(unsafe_code, reason = "prctl(2), and a signal handler")]
 
 use std::arch::asm;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The two instructions that read it.
 const RDTSC: [u8; 2] = [0x0f, 0x31];
@@ -17,6 +19,9 @@ const RDTSCP: [u8; 3] = [0x0f, 0x01, 0xf9];
 
 /// What handled SIGSEGV before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Whether the recording thread traps.
+static TRAPS: AtomicBool = AtomicBool::new(false);
 
 /// This thread traps until this is dropped.
 #[derive(Debug)]
@@ -29,14 +34,90 @@ impl Trapping {
             tracing::debug!(%error, "recording goes on without trapping rdtsc itself");
             return None;
         }
-        set(libc::PR_TSC_SIGSEGV).then_some(Self(()))
+        let traps = set(libc::PR_TSC_SIGSEGV);
+        TRAPS.store(traps, Ordering::Relaxed);
+        traps.then_some(Self(()))
     }
 }
 
 impl Drop for Trapping {
     fn drop(&mut self) {
+        TRAPS.store(false, Ordering::Relaxed);
         set(libc::PR_TSC_ENABLE);
     }
+}
+
+/// What a recorded program is told that the time stamp counter says. To read it takes two changes of that register: so it is reckoned
+/// from a clock that the kernel derives from it, and seldom read.
+#[derive(Debug)]
+pub(crate) struct Stamps {
+    first: Look,
+    newest: Look,
+    /// What was told last.
+    told: u64,
+}
+
+/// The counter and the clock at one time.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    ticks: u64,
+    processor: u32,
+    clock: Duration,
+}
+
+impl Stamps {
+    /// How long what was read is reckoned from, and the least time between two readings from which to tell how fast the counter is.
+    const FRESH: Duration = Duration::from_millis(100);
+    const APART: Duration = Duration::from_millis(1);
+
+    /// Reads the counter for the first time.
+    pub(crate) fn begin() -> Self {
+        let first = look();
+        Self { first, newest: first, told: 0 }
+    }
+
+    /// The counter, which never stands still, and the processor's number.
+    pub(crate) fn now(&mut self) -> (u64, u32) {
+        let ticks = self.reckoned().unwrap_or_else(|| {
+            self.newest = look();
+            self.newest.ticks
+        });
+        self.told = ticks.max(self.told + 1);
+        (self.told, self.newest.processor)
+    }
+
+    fn reckoned(&self) -> Option<u64> {
+        let apart = self.newest.clock.checked_sub(self.first.clock).filter(|apart| *apart >= Self::APART)?;
+        let since = clock().checked_sub(self.newest.clock).filter(|since| *since < Self::FRESH)?;
+        let ticks = u128::from(self.newest.ticks.checked_sub(self.first.ticks)?);
+        let more = ticks * since.as_nanos() / apart.as_nanos();
+        Some(self.newest.ticks + u64::try_from(more).ok()?)
+    }
+}
+
+fn look() -> Look {
+    let traps = TRAPS.load(Ordering::Relaxed);
+    if traps {
+        set(libc::PR_TSC_ENABLE);
+    }
+    let before = clock();
+    let [low, high, processor] = counter();
+    let clock = before + (clock().saturating_sub(before)) / 2;
+    if traps {
+        set(libc::PR_TSC_SIGSEGV);
+    }
+    Look { ticks: u64::from(high) << 32 | u64::from(low), processor, clock }
+}
+
+/// The time since the machine was started, asked of the kernel itself: the vDSO reads the counter.
+pub(crate) fn clock() -> Duration {
+    let mut now = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the kernel fills `now`, for which zeroes do where it does not.
+    let now = unsafe {
+        libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC_RAW, now.as_mut_ptr());
+        now.assume_init()
+    };
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 fn set(state: i32) -> bool {
@@ -77,7 +158,9 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     // A trapped instruction is a general protection fault, which has no address.
     let len = if code == libc::SI_KERNEL { length(at) } else { None };
     if let Some(len) = len {
+        set(libc::PR_TSC_ENABLE);
         let [low, high, processor] = counter();
+        set(libc::PR_TSC_SIGSEGV);
         registers[libc::REG_RAX as usize] = i64::from(low);
         registers[libc::REG_RDX as usize] = i64::from(high);
         if len == RDTSCP.len() {
@@ -106,15 +189,13 @@ fn length(at: *const u8) -> Option<usize> {
     }
 }
 
-/// The time stamp counter and the processor's number, of a thread that traps.
+/// The time stamp counter and the processor's number.
 fn counter() -> [u32; 3] {
-    set(libc::PR_TSC_ENABLE);
     let (low, high, processor): (u32, u32, u32);
     // SAFETY: changes the named registers only.
     unsafe {
         asm!("rdtscp", out("eax") low, out("edx") high, out("ecx") processor, options(nomem, nostack, preserves_flags));
     }
-    set(libc::PR_TSC_SIGSEGV);
     [low, high, processor]
 }
 
@@ -148,5 +229,25 @@ mod tests {
         // SAFETY: reads the counter.
         let after = unsafe { std::arch::x86_64::_rdtsc() };
         assert!(first > before && trapped < after && processor < 1 << 24);
+    }
+
+    #[test]
+    fn what_is_told_is_the_counter_and_never_stands_still() {
+        // SAFETY: reads the counter.
+        let counter = || unsafe { std::arch::x86_64::_rdtsc() };
+        let mut stamps = Stamps::begin();
+        let begun = (counter(), Instant::now());
+        while begun.1.elapsed() < Duration::from_millis(3) {}
+        // What the counter does in a tenth of a millisecond.
+        let near = (counter() - begun.0) / 30;
+        let mut last = 0;
+        for _ in 0..1000 {
+            let before = counter();
+            let (told, _) = stamps.now();
+            assert!(told > last && told + near > before, "{told}, not before {before} and {last}");
+            assert!(told < counter() + near);
+            last = told;
+        }
+        assert!(stamps.reckoned().is_some());
     }
 }
