@@ -1,5 +1,5 @@
-//! The first process: forked, seized, given its filter, and executed. Knows nothing of what follows.
-#![expect(unsafe_code, reason = "fork(2) and what the child does before execve(2)")]
+//! The first process: made, seized, given its filter, and executed. Knows nothing of what follows.
+#![expect(unsafe_code, reason = "clone(2) and what the child does before execve(2)")]
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,6 +13,9 @@ use seccompiler::sock_filter;
 use crate::api::RecordError;
 use crate::command::Prepared;
 use crate::filter;
+
+/// Bytes of the child's stack.
+const CHILD_STACK: usize = 16 << 10;
 
 /// What went wrong in the child before its program ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,23 +63,39 @@ pub(crate) fn launch(prepared: &Prepared) -> Result<Stopped, RecordError> {
         go: go_read.as_raw_fd(),
         report: report_write.as_raw_fd(),
     };
-    // SAFETY: the child only makes the system calls in `child` and never returns; everything it uses was allocated above.
-    let pid = unsafe { libc::fork() };
-    match pid {
-        -1 => return Err(system("cannot fork")(io::Error::last_os_error())),
-        0 => child(&plan),
-        _ => {}
+    let mut stack = vec![0u128; CHILD_STACK / size_of::<u128>()];
+    // The child runs in this process's memory until it executes its program: a copy of it would cost more than all else here.
+    // SAFETY: it only makes the system calls in `child` and never returns; everything it uses, its stack with that, was
+    // made above and lives until it has executed its program or is dead, which `until_exec` or the wait below sees. Its `errno`
+    // is ours, too, but only calls that fail set it, and while it makes such we wait.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr_range().end.cast();
+        libc::clone(begin, top, libc::CLONE_VM | libc::SIGCHLD, (&raw const plan).cast_mut().cast())
+    };
+    if pid == -1 {
+        return Err(system("cannot fork")(io::Error::last_os_error()));
     }
     drop(report_write);
     let tid = HostTid(pid);
-    let seized = Running::seize(tid, Options::TREE).map_err(|gone| {
+    let dead = || {
         tid.kill();
         let _ = wait_for(tid, 0);
+    };
+    let seized = Running::seize(tid, Options::TREE).map_err(|gone| {
+        dead();
         no_permission(io::Error::from_raw_os_error(gone.errno))
     })?;
-    go_write.write_all(b"g").map_err(system("cannot start the command"))?;
+    go_write.write_all(b"g").map_err(|source| {
+        dead();
+        system("cannot start the command")(source)
+    })?;
     drop((go_write, seized));
     until_exec(tid, prepared, &mut report_read)
+}
+
+extern "C" fn begin(plan: *mut libc::c_void) -> i32 {
+    // SAFETY: `launch` passes a plan, which it keeps.
+    child(unsafe { &*plan.cast::<ChildPlan>() })
 }
 
 fn until_exec(tid: HostTid, prepared: &Prepared, report: &mut File) -> Result<Stopped, RecordError> {
