@@ -32,15 +32,17 @@ impl Pinned {
         self.before.clone()
     }
 
-    /// Lets a thread of ours run on all processors but this one, if there is another.
-    pub(crate) fn keep_off(&self, thread: HostTid) {
+    /// Has a thread of ours that calls this run on all processors but this one, if there is another.
+    pub(crate) fn elsewhere(&self) -> impl FnOnce() + Send + use<> {
         let mut mask = self.before.clone();
         if let Some(byte) = mask.get_mut(self.cpu / 8) {
             *byte &= !(1 << (self.cpu % 8));
         }
-        let mask = if mask.iter().all(|&byte| byte == 0) { &self.before } else { &mask };
-        if let Err(error) = set(thread, mask) {
-            tracing::debug!(%error, "a thread stays on the recorded processor");
+        let mask = if mask.iter().all(|&byte| byte == 0) { self.before.clone() } else { mask };
+        move || {
+            if let Err(error) = set(HostTid(0), &mask) {
+                tracing::debug!(%error, "a thread stays on the recorded processor");
+            }
         }
     }
 }

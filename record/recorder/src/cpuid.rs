@@ -39,6 +39,11 @@ fn set_trapping(trapping: bool) -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, SET_CPUID, u64::from(!trapping)) == 0 }
 }
 
+/// This thread does not trap `cpuid` any more.
+pub(crate) fn do_not_trap() {
+    set_trapping(false);
+}
+
 /// This thread traps `cpuid` until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Trapping(());

@@ -32,7 +32,8 @@ use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
 use crate::{
-    buffer, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn, syscall, tsc,
+    buffer, cpuid, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn,
+    syscall, tsc,
 };
 
 /// Ticks of a fair slice.
@@ -160,12 +161,19 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     let answers = header.machine.cpuid_trapped.then(|| header.machine.clone());
     let first = launch::launch(prepared)?;
     let tid = first.tid();
-    let begun = TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|writer| {
-        pinned.keep_off(HostTid(writer.packing_thread()));
-        let timer = Timer::start()
-            .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-        Ok(Session { counting, ..Session::new(writer, timer, (answers, stamps), options, tid) })
-    });
+    let begun =
+        TraceWriter::create(&options.output, &header).map_err(RecordError::from).and_then(|mut writer| {
+            let elsewhere = pinned.elsewhere();
+            writer.packing_begins_with(|| {
+                elsewhere();
+                // It begins as the thread that records is by then.
+                tsc::do_not_trap();
+                cpuid::do_not_trap();
+            });
+            let timer = Timer::start()
+                .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
+            Ok(Session { counting, ..Session::new(writer, timer, (answers, stamps), options, tid) })
+        });
     let mut session = match begun {
         Ok(session) => session,
         Err(error) => {

@@ -1,8 +1,10 @@
 //! Frames on their way to the files: packed and written by a thread of their own, in the order in which they are handed over.
 //!
 //! So packing takes no time from what is being recorded, where there is another processor. Only so many frames wait; then whoever
-//! hands over the next one waits, too. Knows nothing of what frames of others hold; those that name pieces are its own.
+//! hands over the next one waits, too. The thread begins with the first frame; a recording that has none before its end does without.
+//! Knows nothing of what frames of others hold; those that name pieces are its own.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -85,6 +87,8 @@ impl Failed {
 }
 
 enum State {
+    /// Nothing was handed over yet.
+    Idle(Box<Idle>),
     Running {
         jobs: SyncSender<Job>,
         thread: JoinHandle<Files>,
@@ -94,36 +98,45 @@ enum State {
     Lost,
 }
 
+/// What the thread begins with.
+struct Idle {
+    files: Files,
+    /// What it does first.
+    first: Box<dyn FnOnce() + Send>,
+}
+
 /// Writes frames in the background.
 pub(crate) struct Packer {
-    state: State,
+    state: RefCell<State>,
     failed: Arc<OnceLock<Failed>>,
     /// Bodies that were written, for the next ones.
     spare: Receiver<Vec<u8>>,
-    thread: i32,
+    back: Sender<Vec<u8>>,
     path: PathBuf,
 }
 
 impl Packer {
-    /// Begins to write to these files.
-    pub(crate) fn start(files: Files) -> io::Result<Self> {
-        let (jobs, todo) = sync_channel(QUEUE);
+    /// Writes to these files.
+    pub(crate) fn new(files: Files) -> Self {
         let (back, spare) = channel();
-        let (tell, told) = sync_channel(1);
-        let failed = Arc::new(OnceLock::new());
         let path = files.events.path().to_owned();
-        let note = Arc::clone(&failed);
-        let thread = std::thread::Builder::new().name("packer".into()).spawn(move || {
-            let _ = tell.send(nix::unistd::gettid().as_raw());
-            work(files, &todo, &back, &note)
-        })?;
-        let id = told.recv().map_err(|_| io::Error::other("a thread ended at once"))?;
-        Ok(Self { state: State::Running { jobs, thread }, failed, spare, thread: id, path })
+        let idle = Idle { files, first: Box::new(|| ()) };
+        Self { state: RefCell::new(State::Idle(Box::new(idle))), failed: Arc::default(), spare, back, path }
     }
 
-    /// The thread's id.
-    pub(crate) fn thread(&self) -> i32 {
-        self.thread
+    /// What the thread is to do first, where it has not begun.
+    pub(crate) fn first(&mut self, first: impl FnOnce() + Send + 'static) {
+        if let State::Idle(idle) = self.state.get_mut() {
+            idle.first = Box::new(first);
+        }
+    }
+
+    /// From here on nothing is gained by a thread that has not begun.
+    pub(crate) fn last(&mut self) {
+        self.state.replace_with(|state| match std::mem::replace(state, State::Lost) {
+            State::Idle(idle) => State::Ended(Box::new(idle.files)),
+            other => other,
+        });
     }
 
     /// An empty body with room.
@@ -143,6 +156,9 @@ impl Packer {
 
     /// Waits until everything that was handed over is written.
     pub(crate) fn wait(&self) -> Result<(), WriteError> {
+        if let State::Idle(_) = *self.state.borrow() {
+            return Ok(());
+        }
         let (tell, told) = sync_channel(1);
         self.send(Job::Tell(tell))?;
         told.recv().map_err(|_| self.lost())?;
@@ -157,10 +173,10 @@ impl Packer {
     }
 
     /// The files, once the thread has ended.
-    pub(crate) fn files(&self) -> Option<&Files> {
-        match &self.state {
+    pub(crate) fn files(&mut self) -> Option<&Files> {
+        match self.state.get_mut() {
             State::Ended(files) => Some(files),
-            State::Running { .. } | State::Lost => None,
+            State::Idle(_) | State::Running { .. } | State::Lost => None,
         }
     }
 
@@ -171,20 +187,44 @@ impl Packer {
 
     fn send(&self, job: Job) -> Result<(), WriteError> {
         self.check()?;
-        match &self.state {
+        let mut state = self.state.borrow_mut();
+        if let State::Idle(_) = *state {
+            *state = match std::mem::replace(&mut *state, State::Lost) {
+                State::Idle(idle) => self.begun(*idle)?,
+                other => other,
+            };
+        }
+        match &mut *state {
             State::Running { jobs, .. } => jobs.send(job).map_err(|_| self.lost()),
-            State::Ended(_) | State::Lost => Err(self.lost()),
+            State::Ended(files) => {
+                do_job(files, job, &self.back, &self.failed);
+                self.check()
+            }
+            State::Idle(_) | State::Lost => Err(self.lost()),
         }
     }
 
+    fn begun(&self, Idle { mut files, first }: Idle) -> Result<State, WriteError> {
+        let (jobs, todo) = sync_channel(QUEUE);
+        let (back, failed) = (self.back.clone(), Arc::clone(&self.failed));
+        let thread = std::thread::Builder::new().name("packer".into()).spawn(move || {
+            first();
+            todo.iter().for_each(|job| do_job(&mut files, job, &back, &failed));
+            files
+        });
+        let thread = thread.map_err(|source| WriteError::Io { path: self.path.clone(), source })?;
+        Ok(State::Running { jobs, thread })
+    }
+
     fn join(&mut self) {
-        self.state = match std::mem::replace(&mut self.state, State::Lost) {
+        self.last();
+        self.state.replace_with(|state| match std::mem::replace(state, State::Lost) {
             State::Running { jobs, thread } => {
                 drop(jobs);
                 thread.join().map_or(State::Lost, |files| State::Ended(Box::new(files)))
             }
             other => other,
-        };
+        });
     }
 
     fn lost(&self) -> WriteError {
@@ -199,30 +239,27 @@ impl Drop for Packer {
     }
 }
 
-/// The thread: after an error it writes nothing more, for that would leave a gap.
-fn work(mut files: Files, todo: &Receiver<Job>, back: &Sender<Vec<u8>>, failed: &OnceLock<Failed>) -> Files {
-    for job in todo {
-        let (mut raw, done) = match job {
-            Job::Tell(tell) => {
-                let _ = tell.send(());
-                continue;
-            }
-            Job::Write(frame) if failed.get().is_some() => (frame.raw, Ok(())),
-            Job::Keep(_, bytes) if failed.get().is_some() => (bytes, Ok(())),
-            Job::Write(frame) => {
-                let done = files.write(&frame);
-                (frame.raw, done)
-            }
-            Job::Keep(id, bytes) => {
-                let done = files.keep(id, &bytes);
-                (bytes, done)
-            }
-        };
-        if let Err(error) = done {
-            let _ = failed.set(error);
+/// Does what was handed over. After an error nothing more is written, for that would leave a gap.
+fn do_job(files: &mut Files, job: Job, back: &Sender<Vec<u8>>, failed: &OnceLock<Failed>) {
+    let (mut raw, done) = match job {
+        Job::Tell(tell) => {
+            let _ = tell.send(());
+            return;
         }
-        raw.clear();
-        let _ = back.send(raw);
+        Job::Write(frame) if failed.get().is_some() => (frame.raw, Ok(())),
+        Job::Keep(_, bytes) if failed.get().is_some() => (bytes, Ok(())),
+        Job::Write(frame) => {
+            let done = files.write(&frame);
+            (frame.raw, done)
+        }
+        Job::Keep(id, bytes) => {
+            let done = files.keep(id, &bytes);
+            (bytes, done)
+        }
+    };
+    if let Err(error) = done {
+        let _ = failed.set(error);
     }
-    files
+    raw.clear();
+    let _ = back.send(raw);
 }

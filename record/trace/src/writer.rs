@@ -122,7 +122,7 @@ impl TraceWriter {
         let kept = Written::default();
         let pieces = Pieces::new(shelf.folder().to_owned(), Arc::clone(&kept));
         let keeper = Keeper::new(shelf.clone());
-        let packer = Packer::start(Files { events, payload, shelf, kept }).map_err(io(dir))?;
+        let packer = Packer::new(Files { events, payload, shelf, kept });
         Ok(Self {
             dir: dir.to_owned(),
             packer,
@@ -152,9 +152,10 @@ impl TraceWriter {
         EventId(self.written + u64::from(self.pending_count))
     }
 
-    /// The id of the thread that packs and writes: which processors it uses is the caller's affair.
-    pub fn packing_thread(&self) -> i32 {
-        self.packer.thread()
+    /// What the thread that packs and writes is to do before it does: which processors it uses is the caller's affair. Without
+    /// effect once anything was handed over to it.
+    pub fn packing_begins_with(&mut self, first: impl FnOnce() + Send + 'static) {
+        self.packer.first(first);
     }
 
     /// Checks an event and appends it. Long data are moved to the payload stream.
@@ -288,6 +289,7 @@ impl TraceWriter {
             source = cause.source();
         }
         // What can be written no more is lost; what is there stays readable.
+        self.packer.last();
         let _ = self.push();
         let _ = self.packer.end();
         let cut =
@@ -308,6 +310,7 @@ impl TraceWriter {
     }
 
     fn complete(&mut self, summary: &Summary) -> Result<(), WriteError> {
+        self.packer.last();
         self.push()?;
         let counts = [
             ("events", summary.events, self.written),
