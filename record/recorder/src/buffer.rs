@@ -98,6 +98,11 @@ struct Mapped {
 }
 
 impl Buffer {
+    /// Whether memory of ours is there.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.inside.is_some()
+    }
+
     /// Whether memory of ours lies in a range.
     pub(crate) fn overlaps(&self, range: GuestRange) -> bool {
         self.inside.is_some() && GuestRange { start: GuestAddr(START), end: GuestAddr(END) }.overlaps(range)

@@ -19,6 +19,7 @@
 //! - `syscall`, `memmap`, `spawn`, `exec`, `signal`, `trap`: one kind of stop each
 //! - `reading`: which file a call read from
 //! - `buffer`: calls made without a stop
+//! - `again`: calls that would wait, put off
 //! - `resolver`: what the dynamic linker leaves on the stack
 //! - `scratch`: where calls that may wait write meanwhile
 //! - `shared`: memory that more than one process can change
@@ -37,6 +38,7 @@
 //! - `paranoid`: compares all memory around every system call
 
 mod affinity;
+mod again;
 mod answer;
 mod api;
 mod borrowed;

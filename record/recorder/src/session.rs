@@ -309,7 +309,9 @@ impl Session {
             self.let_note(holder);
             self.drain(holder)?;
         }
+        let before = self.core.sink.writer.next_id();
         self.drain(tid)?;
+        let noted = self.core.sink.writer.next_id() != before;
         if self.comes_too_early(tid, &report) {
             if let Some(task) = self.tasks.get_mut(&tid) {
                 task.run = Run::Waits(report);
@@ -342,6 +344,7 @@ impl Session {
         if matches!(report, Report::Exited(_) | Report::Killed(..)) && self.zombies.remove(&tid) {
             return Ok(());
         }
+        let Some(mut report) = self.put_off(tid, noted, report)? else { return Ok(()) };
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
                 if self.ending {

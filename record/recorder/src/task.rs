@@ -90,6 +90,11 @@ impl Space {
         self.calls.get() + self.held.get() >= self.tasks.get()
     }
 
+    /// Whether calls were made in it without a stop.
+    pub(crate) fn has_buffer(&self) -> bool {
+        self.buffer.borrow().is_inside()
+    }
+
     /// Whether what a task does in it concerns other tasks, which then must not run at the same time.
     pub(crate) fn is_shared(&self) -> bool {
         self.sharing.get() || self.tasks.get() > self.lent.get() + 1
@@ -295,6 +300,8 @@ pub(crate) struct Task {
     pub(crate) interrupted: bool,
     /// It was stopped after it had run code of its own, and no event tells where: it goes on before others run.
     pub(crate) adrift: bool,
+    /// It stands at a call that was tried in vain, and is tried again when it goes on.
+    pub(crate) put_off: bool,
     /// It stops with its process.
     pub(crate) halt: Halt,
     /// It asked for others to run (`sched_yield`).
@@ -399,6 +406,7 @@ impl Task {
             cut_short: false,
             interrupted: false,
             adrift: false,
+            put_off: false,
             halt: Halt::No,
             yields: false,
             rank: 0,

@@ -1,0 +1,63 @@
+//! Calls that would have waited, tried again instead of made: a task whose call the buffer tried in vain lets the others go on, and then
+//! begins it anew. Where they do what it waits for, that is one stop instead of two, and nobody need be asked whether it sleeps.
+//!
+//! Only tasks that share no memory are put off: where such a one stands concerns nobody, so that no event tells of it. A call
+//! that is in vain again, nothing having been noted meanwhile, is made, as is one that nobody could go on instead of.
+
+use abi::buffer::{CODE, SITE};
+use guest::{GuestAddr, GuestMemory, Registers};
+use ptrace::{Gone, HostTid, Report, Stopped};
+
+use crate::api::RecordError;
+use crate::session::Session;
+use crate::task::{Resume, Run, Task};
+
+impl Session {
+    /// Puts off the call that a task was stopped at, if that is what the stop comes from; `noted`: the task's calls before it came into the trace
+    /// with this stop. What else there is to do about it.
+    pub(crate) fn put_off(
+        &mut self,
+        tid: HostTid,
+        noted: bool,
+        report: Report,
+    ) -> Result<Option<Report>, RecordError> {
+        let Report::Seccomp(stopped) = report else { return Ok(Some(report)) };
+        let wanted = self.chaos.is_none() && !self.ending && self.others_ready(tid);
+        let Some(task) = self.tasks.get_mut(&tid) else { return Ok(Some(Report::Seccomp(stopped))) };
+        let in_vain = std::mem::take(&mut task.put_off) && !noted;
+        if !wanted || in_vain || !may_be_put_off(task) {
+            return Ok(Some(Report::Seccomp(stopped)));
+        }
+        match begun_anew(task, stopped) {
+            Ok((stopped, false)) => return Ok(Some(Report::Seccomp(stopped))),
+            Ok((stopped, true)) => {
+                task.run = Run::Ready(stopped, Resume::Cont(0));
+                (task.put_off, task.adrift) = (true, true);
+                self.ready.insert(tid);
+                self.turn = self.turn.filter(|(holder, _)| *holder != tid);
+            }
+            // It was killed: the wait tells.
+            Err(gone) => tracing::debug!(%gone, "a task is gone whose call was to be put off"),
+        }
+        Ok(None)
+    }
+}
+
+fn may_be_put_off(task: &Task) -> bool {
+    let alone = !task.space.is_shared() && !task.by_vfork && task.tracing.is_none();
+    let free = task.held.is_empty() && !task.interrupted && task.runs_to.is_none() && task.restart.is_none();
+    alone && free && task.sandbox.mode() == 0
+}
+
+/// Has a task at a call that was tried go back to where the trial begins; whether it was tried.
+fn begun_anew(task: &Task, mut stopped: Stopped) -> Result<(Stopped, bool), Gone> {
+    let regs = stopped.registers()?;
+    let from_there = regs.rip == buffer::traced_return() && task.space.has_buffer();
+    if !from_there || !kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args()) {
+        return Ok((stopped, false));
+    }
+    let Ok(descriptor) = task.space.memory.read_u64(GuestAddr(SITE)) else { return Ok((stopped, false)) };
+    let begin = Registers { rip: CODE, rax: regs.orig_rax, r11: descriptor, orig_rax: u64::MAX, ..regs };
+    stopped.set_registers(&begin)?;
+    Ok((stopped, true))
+}
