@@ -2,7 +2,8 @@
 //! begins it anew. Where they do what it waits for, that is one stop instead of two, and nobody need be asked whether it sleeps.
 //!
 //! Only tasks that share no memory are put off: where such a one stands concerns nobody, so that no event tells of it. A call
-//! that is in vain again, nothing having been noted meanwhile, is made, as is one that nobody could go on instead of.
+//! that is in vain again, nothing having been noted meanwhile, is made, as is one that nobody could go on instead of: it surely waits, so that
+//! the turn passes on at once.
 
 use abi::buffer::{CODE, SITE};
 use guest::{GuestAddr, GuestMemory, Registers};
@@ -24,6 +25,7 @@ impl Session {
         let Report::Seccomp(stopped) = report else { return Ok(Some(report)) };
         let wanted = self.chaos.is_none() && !self.ending && self.others_ready(tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(Some(Report::Seccomp(stopped))) };
+        // Any other event of it since then has ended that.
         let in_vain = std::mem::take(&mut task.put_off) && !noted;
         if !wanted || in_vain || !may_be_put_off(task) {
             return Ok(Some(Report::Seccomp(stopped)));
@@ -32,7 +34,7 @@ impl Session {
             Ok((stopped, false)) => return Ok(Some(Report::Seccomp(stopped))),
             Ok((stopped, true)) => {
                 task.run = Run::Ready(stopped, Resume::Cont(0));
-                (task.put_off, task.adrift) = (true, true);
+                task.put_off = true;
                 self.ready.insert(tid);
                 self.turn = self.turn.filter(|(holder, _)| *holder != tid);
             }

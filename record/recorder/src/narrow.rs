@@ -106,6 +106,7 @@ pub(crate) fn on_entry(
         new_action: None,
         emulated,
         filters: seccomp::Part::None,
+        waits: false,
         mask,
         snapshot: (core.paranoid && !space.is_shared()).then(|| paranoid::Snapshot::take(task)),
     };

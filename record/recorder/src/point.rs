@@ -104,7 +104,7 @@ pub(crate) fn capture(
 
 /// A task was killed, and stands at its end. Writes down where it was in its own code; whether that could be told.
 pub(crate) fn at_death(core: &mut Core, task: &mut Task, stopped: &Stopped) -> Result<bool, StopError> {
-    let ran = matches!(task.run, Run::Running) || task.adrift;
+    let ran = matches!(task.run, Run::Running) || task.adrift || task.put_off;
     let regs = stopped.registers()?;
     if !ran || no_code_ran(task, &regs) {
         return Ok(true);

@@ -235,6 +235,7 @@ pub(crate) fn deny(
         narrow: None,
         emulated: None,
         filters: Part::Denied(denial),
+        waits: false,
         mask: None,
         snapshot: None,
     });

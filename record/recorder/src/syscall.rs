@@ -54,7 +54,9 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
     if narrow::is_at(&stopped, &regs)? {
         return narrow::on_entry(core, task, stopped, &regs);
     }
+    let shown = regs.rip;
     let regs = buffer::at_entry(task, &mut stopped, regs)?;
+    let tried = regs.rip != shown && kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args());
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;
         return trap::on_vsyscall(core, task, stopped, regs);
@@ -145,6 +147,7 @@ pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -
         new_action: new_segv_action(task, nr, &args),
         emulated,
         filters,
+        waits: tried && emulated.is_none(),
         mask,
         // A vfork child writes its parent's memory; that is its own doing.
         // Nor can what other threads do meanwhile be told from the call's effects.

@@ -193,6 +193,8 @@ pub(crate) struct Pending {
     /// The result it gets without being made.
     pub(crate) emulated: Option<i64>,
     pub(crate) filters: seccomp::Part,
+    /// Whether it was tried in a form that does not wait, in vain: it waits now.
+    pub(crate) waits: bool,
     /// What it had blocked, if more is blocked for the time of the call.
     pub(crate) mask: Option<u64>,
     /// All writable memory at entry, where that is compared.
@@ -421,7 +423,13 @@ impl Task {
     /// An event was written and it goes on from there: `after` as events have it, `raw` as the kernel shows it.
     pub(crate) fn goes_on(&mut self, after: Registers, raw: Registers) {
         (self.after, self.raw, self.at_point, self.unmoved) = (after, raw, false, true);
+        self.put_off = false;
         self.count.begin_anew();
+    }
+
+    /// Whether it is in a call that is known to wait, and in which it concerns nobody else.
+    pub(crate) fn surely_waits(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.waits && !pending.alone)
     }
 
     /// Whether the system call it is in may sleep, as its end may, which waits for others of its namespace; `None` when it is in

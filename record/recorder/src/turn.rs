@@ -292,6 +292,13 @@ impl Session {
             return self.poll_end(leader);
         }
         if let Some((tid, _)) = self.turn
+            && self.tasks.get(&tid).is_some_and(Task::surely_waits)
+            && self.others_ready(tid)
+        {
+            self.turn = None;
+            return Ok(None);
+        }
+        if let Some((tid, _)) = self.turn
             && self.others_ready(tid)
             && let Some(may_block) = self.tasks.get(&tid).and_then(Task::may_sleep)
         {
