@@ -105,10 +105,21 @@ pub fn inside(nr: u32, args: &[u64; 6]) -> Option<Inside> {
     }
 }
 
-/// Whether a call that would wait is tried in a form that does not, where its descriptor is good for that alone.
+/// Whether a call that would wait is tried in a form that does not.
 pub fn tried_inside(nr: u32, args: &[u64; 6]) -> bool {
-    let as_it_is = |form| matches!(form, Form::Plain | Form::Open | Form::OpenAs | Form::Close | Form::Alone);
-    inside(nr, args).is_some_and(|call| !as_it_is(call.form))
+    let tried = |form| match form {
+        Form::Vector
+        | Form::Vectors
+        | Form::NoWait
+        | Form::Message
+        | Form::NoTime
+        | Form::NoTimeAt
+        | Form::Poll => true,
+        Form::Plain | Form::Open | Form::OpenAs | Form::Close | Form::Send | Form::Compare | Form::Alone => {
+            false
+        }
+    };
+    inside(nr, args).is_some_and(|call| tried(call.form))
 }
 
 /// How the calls of a number are made without a stop, if any are.

@@ -215,9 +215,13 @@ fn check_write(write: &MemWrite, bounds: Bounds<'_>) -> Result<(), Problem> {
         }
         Data::Pieces(parts) => parts.iter().try_for_each(|part| check_part(part, bounds))?,
     }
-    let len = write.data.len() as u64;
-    let inside = write.addr.0.checked_add(len).is_some_and(|end| end <= USER_END);
-    if inside { Ok(()) } else { Err(Problem::Write { addr: write.addr, len }) }
+    check_write_place(write.addr, write.data.len() as u64)
+}
+
+/// Checks where so many bytes are written.
+pub(crate) fn check_write_place(addr: GuestAddr, len: u64) -> Result<(), Problem> {
+    let inside = addr.0.checked_add(len).is_some_and(|end| end <= USER_END);
+    if inside { Ok(()) } else { Err(Problem::Write { addr, len }) }
 }
 
 fn check_part(&PieceRef { piece, offset, len }: &PieceRef, bounds: Bounds<'_>) -> Result<(), Problem> {

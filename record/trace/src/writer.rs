@@ -187,26 +187,25 @@ impl TraceWriter {
     /// Appends the calls that a task made without a stop: `bytes` as [`abi::calls`] has them, an event each. Returns the last.
     pub fn batch(&mut self, task: TaskId, space: SpaceId, bytes: &[u8]) -> Result<Option<Event>, WriteError> {
         let offset = self.data_written + self.data.len() as u64;
-        let (mut count, mut last) = (0, None);
-        for item in batch::events((task, space), offset, bytes) {
-            let id = EventId(self.next_id().0 + u64::from(count));
-            let invalid = |problem: Problem| Violation { event: Some(id), problem };
-            let event = item.map_err(invalid)?;
-            let payload = offset + bytes.len() as u64;
-            let bounds = Bounds { files: self.keeper.len(), payload, pieces: self.pieces.lens() };
-            check_alone(&event, bounds).map_err(invalid)?;
-            self.sequence.follow(&event).map_err(invalid)?;
-            count += 1;
-            last = Some(event);
-        }
-        if count == 0 {
+        let next = self.next_id().0;
+        let invalid = |(count, problem): (u32, Problem)| Violation {
+            event: Some(EventId(next + u64::from(count))),
+            problem,
+        };
+        let (count, last) = batch::sound(offset, bytes).map_err(invalid)?;
+        let Some((last, _)) = batch::take_first((task, space), offset + last as u64, &bytes[last..]) else {
             return Ok(None);
-        }
+        };
+        // What else must hold of one holds of all.
+        let payload = offset + bytes.len() as u64;
+        let bounds = Bounds { files: self.keeper.len(), payload, pieces: self.pieces.lens() };
+        let checked = check_alone(&last, bounds).and_then(|()| self.sequence.follow(&last));
+        checked.map_err(|problem| invalid((count - 1, problem)))?;
         let Data::Payload(at) = self.payload(bytes)? else { return Ok(None) };
         codec::encode_batch(&Batch { task, space, count, at }, &mut self.pending)?;
         self.pending_count += count;
         self.push_if_due()?;
-        Ok(last)
+        Ok(Some(last))
     }
 
     /// Puts bytes into the payload stream, for events that refer to them.

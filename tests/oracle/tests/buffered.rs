@@ -163,3 +163,26 @@ fn what_calls_bring_about_comes_after_them() {
     assert!(seen.taken >= 800 && seen.woken > 20 && seen.without_a_stop > 800, "{seen:?}");
     assert_eq!(succeed("replay", &dir), "ok\n");
 }
+
+#[test]
+fn calls_of_processes_that_wait_for_each_other_are_mostly_not_stopped_at() {
+    let scratch = tempfile::tempdir().unwrap();
+    let guest = programs::build_file(&programs::folder().join("put_off_calls.c"), scratch.path());
+    let dir = scratch.path().join("trace");
+    let output = recorder_with(&["-q"], &dir).arg(&guest).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let trace = Trace::open(&dir).unwrap();
+    assert_eq!(trace::check(&trace), []);
+    let (mut buffered, mut stopped_at) = (0, 0);
+    for item in trace.events() {
+        let event = item.unwrap().1;
+        match &event.fact {
+            Fact::Syscall(info) | Fact::SyscallLeave(info) if info.nr == libc::SYS_read as u32 => {
+                *(if event.stop == Stop::Buffered { &mut buffered } else { &mut stopped_at }) += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(buffered > 5000 && stopped_at < buffered / 4, "{buffered} {stopped_at}");
+    assert_eq!(succeed("replay", &dir), String::from_utf8_lossy(&output.stdout));
+}
