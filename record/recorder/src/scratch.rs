@@ -12,7 +12,7 @@ use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
 
 use crate::buffer;
 use crate::exec;
-use crate::stop::{StopError, wait_one};
+use crate::stop::{StopError, check_alive, wait_one};
 use crate::task::Task;
 
 /// What is mapped at once, at least.
@@ -238,6 +238,7 @@ fn next_call(
 ) -> Result<Stopped, StopError> {
     let tid = stopped.tid();
     loop {
+        check_alive(tid)?;
         resume(stopped, 0)?;
         stopped = match wait_one(tid)? {
             Report::Seccomp(stopped) | Report::Syscall(stopped) => return Ok(stopped),

@@ -6,12 +6,12 @@
 #![expect(unsafe_code, reason = "tgkill(2)")]
 
 use guest::{GuestAddr, GuestMemory, Registers};
-use ptrace::{HostTid, Report, Stopped};
+use ptrace::{HostTid, PtraceEvent, Report, Stopped};
 use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop, SyscallInfo};
 
 use crate::session::Core;
 use crate::sink::Ended;
-use crate::stop::{Next, StopError, wait_one};
+use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
 use crate::{buffer, exec, ignored, image, narrow, point, procfs, ptracing, seccomp, syscall, trap};
 
@@ -326,12 +326,18 @@ fn deliver(
     mut event: Event,
 ) -> Result<Next, StopError> {
     let from = stopped.registers()?;
+    check_alive(task.host)?;
     stopped.step(signal)?;
     let stopped = match wait_one(task.host)? {
         Report::Signal(libc::SIGTRAP, stopped) => stopped,
         report @ Report::Signal(libc::SIGSEGV, _) if signal == libc::SIGSEGV => {
             task.unframed = Some(info);
             return Err(StopError::Instead(report));
+        }
+        Report::Event(PtraceEvent::Exit, mut stopped) => {
+            // Killed in a handler of which no event tells: it shall seem to stand where it stood.
+            stopped.set_registers(&from)?;
+            return Err(StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)));
         }
         // No room for the frame, or death: that is a report of its own.
         report => return Err(StopError::Instead(report)),

@@ -49,7 +49,13 @@ pub(crate) fn at_instruction(regs: &Registers) -> Registers {
 }
 
 /// A system call is about to be made.
-pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
+pub(crate) fn on_entry(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+    let next = entered(core, task, stopped);
+    task.cut_short = next.is_err() && core.sink.has_begun(task.id);
+    next
+}
+
+fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
     let regs = stopped.registers()?;
     if narrow::is_at(&stopped, &regs)? {
         return narrow::on_entry(core, task, stopped, &regs);
