@@ -299,8 +299,11 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     writes.extend(changed.writes);
     let (stream, crc) = output::of_call(core, task, &call)?;
     let after = going_on(&regs, pending.narrow.map_or(nr, |narrow| narrow.nr), result);
-    task.restart = (result == ERESTART_RESTARTBLOCK)
-        .then_some(Restart { call: (call.nr, call.args), writes: pending.writes });
+    let mut written = pending.writes;
+    if result == ERESTART_RESTARTBLOCK {
+        let writes = std::mem::replace(&mut written, Plan::AsItIs);
+        task.restart = Some(Restart { call: (call.nr, call.args), writes });
+    }
     if pending.class == Class::Restrict && pending.emulated.is_none() {
         seccomp::installed(task, pending.filters, (nr, args), result)?;
     }
@@ -316,6 +319,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.goes_on(after, regs);
+    let stopped = scratch::give_back(&written, stopped)?;
     Ok((buffer::map(task, stopped)?, Resume::Cont(0)))
 }
 
