@@ -86,6 +86,12 @@ pub(crate) fn on_signal(
     if ptracing::is_traced(task) {
         return ptracing::on_signal(core, task, signal, info, stopped);
     }
+    if signal == libc::SIGTRAP && si_code(&info) == TRAP_TRACE && regs.eflags & TRAP_FLAG != 0 {
+        return Err(StopError::Refused(format!(
+            "a program that sets its own trap flag, to be stopped at each instruction (here at {:#x}), is not supported",
+            regs.rip
+        )));
+    }
     let place = if again.is_some() { Place::AfterEvent } else { place(task, signal, &info, &regs) };
     let raised = matches!(place, Place::Fault(_));
     if raised && buffer::way_out(task, &regs).is_some() {
@@ -208,6 +214,10 @@ fn dispatched(core: &mut Core, task: &mut Task, regs: &Registers) -> Result<(), 
     Ok(())
 }
 
+/// `si_code` of an instruction that was stepped over, and the flag that asks for that.
+const TRAP_TRACE: i32 = 2;
+const TRAP_FLAG: u64 = 1 << 8;
+
 /// `si_code` of a hardware breakpoint.
 pub(crate) const TRAP_HWBKPT: i32 = 4;
 
@@ -223,20 +233,23 @@ pub(crate) fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers
     }
     let raised = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
     if raised && si_code(info) > 0 {
-        Place::Fault(Box::new(at_fault(task, signal, regs)))
+        Place::Fault(Box::new(at_fault(task, (signal, si_code(info)), regs)))
     } else {
         Place::Anywhere
     }
 }
 
-/// The registers before an instruction that raised a signal: a breakpoint instruction is behind the pc already.
-fn at_fault(task: &Task, signal: i32, regs: &Registers) -> Registers {
+/// The registers before an instruction that raised a signal: a breakpoint instruction, or an `int 4`, is behind the pc already.
+fn at_fault(task: &Task, (signal, code): (i32, i32), regs: &Registers) -> Registers {
     let mut before = syscall::outside_calls(regs);
     let mut bytes = [0; 2];
-    if signal == libc::SIGTRAP && task.space.memory.read(regs.pc().wrapping_sub(2), &mut bytes).is_ok() {
+    if matches!(signal, libc::SIGTRAP | libc::SIGSEGV)
+        && task.space.memory.read(regs.pc().wrapping_sub(2), &mut bytes).is_ok()
+    {
         before.rip = match bytes {
-            [0xcd, 0x03] => regs.rip - 2,
-            [_, 0xcc | 0xf1] => regs.rip - 1,
+            [0xcd, 0x04] if signal == libc::SIGSEGV && code == SI_KERNEL => regs.rip - 2,
+            [0xcd, 0x03] if signal == libc::SIGTRAP => regs.rip - 2,
+            [_, 0xcc | 0xf1] if signal == libc::SIGTRAP => regs.rip - 1,
             _ => regs.rip,
         };
     }
