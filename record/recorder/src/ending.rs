@@ -134,7 +134,10 @@ impl Session {
 
 /// Kills what was reported, also where it stands at its own end already and would wait there.
 pub(crate) fn finish_off(tid: HostTid, report: Report) {
-    tid.kill();
+    // The id of one that is gone may be another's by now.
+    if !matches!(report, Report::Exited(_) | Report::Killed(..)) {
+        tid.kill();
+    }
     match report {
         Report::Seccomp(stopped)
         | Report::Syscall(stopped)

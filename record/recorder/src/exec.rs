@@ -14,7 +14,7 @@ use crate::procfs::{self, Mapping};
 use crate::saved_state;
 use crate::seccomp::Sandbox;
 use crate::session::Core;
-use crate::stop::{Next, StopError, wait_one};
+use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::task::{Resume, Space, Task};
 use crate::unrepeatable;
 
@@ -92,6 +92,7 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
 /// Runs to the exit stop.
 fn to_exit(stopped: Stopped) -> Result<Stopped, StopError> {
     let tid = stopped.tid();
+    check_alive(tid)?;
     stopped.cont_to_syscall(0)?;
     match wait_one(tid)? {
         Report::Syscall(stopped) => Ok(stopped),
@@ -180,8 +181,15 @@ pub(crate) fn make_call(
     let mut entered = false;
     loop {
         let tid = tracee.tid();
-        tracee.cont_to_syscall(0)?;
-        match wait_one(tid)? {
+        let report = match check_alive(tid) {
+            Err(StopError::Instead(report)) => report,
+            alive => {
+                alive?;
+                tracee.cont_to_syscall(0)?;
+                wait_one(tid)?
+            }
+        };
+        match report {
             Report::Syscall(stopped) if entered => {
                 let result = stopped.registers()?.rax as i64;
                 let mut stopped = stopped;
@@ -193,9 +201,12 @@ pub(crate) fn make_call(
                 tracee = stopped;
             }
             Report::Seccomp(stopped) | Report::Event(PtraceEvent::Stop, stopped) => tracee = stopped,
-            report @ (Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exit, _)) => {
-                return Err(StopError::Instead(report));
+            Report::Event(PtraceEvent::Exit, mut stopped) => {
+                // It was killed where it stood.
+                stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;
+                return Err(StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)));
             }
+            report @ (Report::Exited(_) | Report::Killed(..)) => return Err(StopError::Instead(report)),
             other => return Err(StopError::bug(format!("a call on behalf of a tracee met {other:?}"))),
         }
     }

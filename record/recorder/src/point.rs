@@ -10,7 +10,7 @@ use crate::api::RecordError;
 use crate::buffer::Killed;
 use crate::pages::Tracker;
 use crate::session::Core;
-use crate::stop::{Next, StopError, wait_one};
+use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::task::{Halt, Resume, Run, Task, same_place};
 use crate::{buffer, image, procfs, ptracing, saved_state, scratch, signal, syscall, tsc};
 
@@ -429,6 +429,7 @@ pub(crate) fn after_step(
 }
 
 fn step_once(task: &Task, stopped: Stopped) -> Result<(Stopped, Registers), StopError> {
+    check_alive(task.host)?;
     stopped.step(0)?;
     let stopped = match wait_one(task.host)? {
         Report::Signal(libc::SIGTRAP, stopped) if is_step(&stopped)? => stopped,

@@ -221,7 +221,7 @@ pub(crate) fn cpu_nanos(tid: HostTid) -> u64 {
 fn stat_field(tid: HostTid, index: usize) -> Option<String> {
     let text = text(&format!("/proc/{tid}/stat"));
     let (_, rest) = text.rsplit_once(") ")?;
-    rest.split(' ').nth(index).map(str::to_owned)
+    rest.trim_end().split(' ').nth(index).map(str::to_owned)
 }
 
 /// How a task is to be ranked among those that could run, the lowest first: by its nice value, real-time policies before and idle ones

@@ -12,13 +12,15 @@ use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
 
 use crate::buffer;
 use crate::exec;
-use crate::stop::{StopError, wait_one};
+use crate::stop::{StopError, check_alive, wait_one};
 use crate::task::Task;
 
 /// What is mapped at once, at least.
 const REGION: u64 = 256 << 10;
-/// Calls that may write more do so in place: copying it would cost too much.
-const MOST: u64 = 16 << 20;
+/// Room for more is given back at once.
+const KEPT: u64 = 1 << 20;
+/// What is copied at once.
+const CHUNK: u64 = 1 << 20;
 
 /// The memory of ours in one space.
 #[derive(Debug, Default)]
@@ -26,14 +28,14 @@ pub(crate) struct Pool {
     regions: Vec<GuestRange>,
     /// Ascending.
     used: Vec<GuestRange>,
-    /// The kernel gave no more.
-    exhausted: bool,
+    /// The kernel gave no more than less than this.
+    exhausted: Option<u64>,
 }
 
 impl Pool {
     /// A forked space's: the same memory, and no call that uses it.
     pub(crate) fn forked(&self) -> Self {
-        Self { regions: self.regions.clone(), used: Vec::new(), exhausted: false }
+        Self { regions: self.regions.clone(), used: Vec::new(), exhausted: None }
     }
 
     /// Whether any of it lies in a range.
@@ -102,11 +104,8 @@ pub(crate) fn plan(
         return Ok((stopped, Plan::AsItIs));
     }
     let len = places.iter().map(pages).fold(0, u64::saturating_add);
-    if len > MOST {
-        return Ok((stopped, Plan::InPlace));
-    }
     let mut taken = task.space.scratch.borrow_mut().take(len);
-    if taken.is_none() && !task.space.scratch.borrow().exhausted {
+    if taken.is_none() && task.space.scratch.borrow().exhausted.is_none_or(|least| len < least) {
         stopped = grow(task, stopped, len)?;
         taken = task.space.scratch.borrow_mut().take(len);
     }
@@ -159,12 +158,32 @@ impl Scratch {
     /// Puts what the call wrote in these ranges where the guest wants it; fails where the guest may not write.
     pub(crate) fn put(&self, memory: &Memory, ranges: &[GuestRange]) -> Result<(), Unmapped> {
         let view = View { memory, scratch: self };
-        for range in ranges {
-            let bytes = view.read_vec(range.start, range.len() as usize)?;
-            memory.write_pieces(&bytes, &[(range.start.0, bytes.len())])?;
+        let chunks = ranges.iter().flat_map(|range| {
+            let starts = (0..range.len()).step_by(CHUNK as usize);
+            starts.map(|at| (range.start.wrapping_add(at), (range.len() - at).min(CHUNK)))
+        });
+        for (start, len) in chunks {
+            let bytes = view.read_vec(start, len as usize)?;
+            memory.write_pieces(&bytes, &[(start.0, bytes.len())])?;
         }
         Ok(())
     }
+}
+
+/// A call returned that wrote to memory of ours: what that holds of much is dropped. Signals wait meanwhile.
+pub(crate) fn give_back(plan: &Plan, mut stopped: Stopped) -> Result<Stopped, StopError> {
+    let Plan::Moved(Scratch { block: Block { range, .. }, .. }) = plan else { return Ok(stopped) };
+    if range.len() <= KEPT {
+        return Ok(stopped);
+    }
+    let mask = stopped.signal_mask()?;
+    stopped.set_signal_mask(u64::MAX)?;
+    let args = [range.start.0, range.len(), libc::MADV_DONTNEED as u64, 0, 0, 0];
+    let (mut stopped, result) =
+        exec::make_call(stopped, GuestAddr(abi::SYSCALL), libc::SYS_madvise as u64, args)?;
+    tracing::trace!(result, "gave back scratch memory");
+    stopped.set_signal_mask(mask)?;
+    Ok(stopped)
 }
 
 /// Memory as it would be had the call written in place.
@@ -219,7 +238,7 @@ fn grow(task: &Task, mut stopped: Stopped, len: u64) -> Result<Stopped, StopErro
     if result > 0 {
         pool.regions.push(GuestRange::new(GuestAddr(result as u64), len));
     } else {
-        pool.exhausted = true;
+        pool.exhausted = Some(len);
     }
     drop(pool);
     let rip = buffer::traced_call(task).unwrap_or(regs.rip.wrapping_sub(INSTRUCTION));
@@ -238,6 +257,7 @@ fn next_call(
 ) -> Result<Stopped, StopError> {
     let tid = stopped.tid();
     loop {
+        check_alive(tid)?;
         resume(stopped, 0)?;
         stopped = match wait_one(tid)? {
             Report::Seccomp(stopped) | Report::Syscall(stopped) => return Ok(stopped),

@@ -27,7 +27,7 @@ use crate::resolver::Resolvers;
 use crate::scratch::Plan;
 use crate::shared::{Identity, Object};
 use crate::sink::Sink;
-use crate::stop::{Next, StopError};
+use crate::stop::{Next, StopError, message};
 use crate::task::{Pending, Resume, Run, Space, Task};
 use crate::timer::Timer;
 use crate::turn::cannot_wait;
@@ -79,6 +79,8 @@ pub(crate) struct Core {
     pub(crate) tracing: Tracing,
     /// What was reported of tasks nobody announced yet.
     pub(crate) early: BTreeMap<HostTid, Report>,
+    /// Which of them there were at the last tick, and at how many ticks in a row.
+    unannounced: BTreeMap<HostTid, u32>,
     tasks: u32,
     space_count: u32,
     live: BTreeSet<HostTid>,
@@ -123,8 +125,6 @@ pub(crate) struct Session {
     pub(crate) last: HostTid,
     /// How often it was given.
     pub(crate) turns: u32,
-    /// Who was reported last: if it can be resumed, nothing has happened to it since.
-    pub(crate) reported: Option<HostTid>,
     pub(crate) seen_tick: u32,
     /// The tick at which the next one was last asked for earlier.
     pub(crate) hastened: Option<u32>,
@@ -225,6 +225,7 @@ impl Session {
             unrepeatable,
             tracing: Tracing::default(),
             early: BTreeMap::new(),
+            unannounced: BTreeMap::new(),
             tasks: 0,
             space_count: 0,
             live: BTreeSet::new(),
@@ -236,7 +237,6 @@ impl Session {
             turn: None,
             last: first,
             turns: 0,
-            reported: None,
             seen_tick: 0,
             hastened: None,
             zombies: BTreeSet::new(),
@@ -263,12 +263,9 @@ impl Session {
         self.report(Waited { tid, report: Report::Event(PtraceEvent::Exec, first) })?;
         while !(self.tasks.is_empty() && self.zombies.is_empty()) {
             self.take_turns()?;
-            match self.wait()? {
-                Some(waited) => {
-                    self.busy = true;
-                    self.report(waited)?;
-                }
-                None => self.reported = None,
+            if let Some(waited) = self.wait()? {
+                self.busy = true;
+                self.report(waited)?;
             }
             let now = self.core.timer.now();
             if now != self.seen_tick {
@@ -333,7 +330,12 @@ impl Session {
             other => other,
         };
         match &report {
-            Report::Event(PtraceEvent::Exec, stopped) => self.becomes_leader(tid, stopped)?,
+            Report::Event(PtraceEvent::Exec, stopped) => match message(stopped) {
+                Ok(former) => self.becomes_leader(tid, HostTid(former as i32))?,
+                // It was killed there.
+                Err(StopError::Instead(report)) => return self.report(Waited { tid, report }),
+                Err(gone) => tracing::debug!(%gone, "a task is gone that executed a program"),
+            },
             Report::Event(PtraceEvent::Stop, _) | Report::Group(..) => self.settle(tid)?,
             &Report::Signal(signal, _) => {
                 if signal == libc::SIGCONT {
@@ -351,10 +353,11 @@ impl Session {
         let Some(mut report) = self.put_off(tid, noted, report)? else { return Ok(()) };
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
-                if self.ending {
-                    ending::finish_off(tid, report);
-                } else {
-                    self.core.early.insert(tid, report);
+                match report {
+                    report if self.ending => ending::finish_off(tid, report),
+                    // Killed before it ran. Whoever announces it yet finds it gone.
+                    Report::Event(PtraceEvent::Exit, stopped) => drop(stopped.cont(0)),
+                    report => drop(self.core.early.insert(tid, report)),
                 }
                 return Ok(());
             };
@@ -457,10 +460,11 @@ impl Session {
     }
 
     fn killed(&mut self, tid: HostTid, signo: i32, core: bool) -> Result<(), RecordError> {
+        // One that was not seen on its way out was killed where it stood, just before it was resumed.
         let located = self.tasks.get(&tid).is_some_and(|task| {
             task.pending.is_some()
                 || task.dying == signo
-                || task.exiting.as_ref().is_some_and(|exiting| exiting.located)
+                || task.exiting.as_ref().map_or(signo == libc::SIGKILL, |exiting| exiting.located)
         });
         self.ended(tid, Status::Killed(Killed { signo, core, unlocated: !located }))
     }
@@ -520,11 +524,7 @@ impl Session {
     }
 
     /// At an exec: a thread that executes a program takes its process's id; the leader is gone.
-    fn becomes_leader(&mut self, tid: HostTid, stopped: &Stopped) -> Result<(), RecordError> {
-        let former = match stopped.event_message() {
-            Ok(former) => HostTid(former as i32),
-            Err(_) => return Ok(()),
-        };
+    fn becomes_leader(&mut self, tid: HostTid, former: HostTid) -> Result<(), RecordError> {
         if former == tid {
             return Ok(());
         }
@@ -595,6 +595,31 @@ impl Session {
         Ok(())
     }
 
+    /// Kills what was born of tasks that were killed before they could announce it: others may wait for its end.
+    fn end_orphans(&mut self) {
+        const PATIENCE: u32 = 3;
+        // Those that are gone hold up nobody.
+        const FORGOTTEN: u32 = 100;
+        let announces = |task: &Task| {
+            use PtraceEvent::{Clone, Fork, Vfork};
+            matches!(task.run, Run::Waits(Report::Event(Fork | Vfork | Clone, _)))
+        };
+        if self.core.early.is_empty() || self.tasks.values().any(announces) {
+            self.core.unannounced.clear();
+            return;
+        }
+        let before = std::mem::take(&mut self.core.unannounced);
+        let ticks = |tid: &HostTid| before.get(tid).map_or(1, |ticks| ticks + 1);
+        self.core.unannounced = self.core.early.keys().map(|tid| (*tid, ticks(tid))).collect();
+        let late = |tid: &HostTid, report: &mut Report| match report {
+            Report::Exited(_) | Report::Killed(..) => ticks(tid) > FORGOTTEN,
+            _ => ticks(tid) > PATIENCE,
+        };
+        for (tid, report) in self.core.early.extract_if(.., late) {
+            ending::finish_off(tid, report);
+        }
+    }
+
     fn tick(&mut self, now: u32) -> Result<(), RecordError> {
         if let Some((tid, since)) = self.turn
             && now.wrapping_sub(since) >= self.slice()
@@ -611,6 +636,7 @@ impl Session {
                 point::interrupt(task);
             }
         }
+        self.end_orphans();
         self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {
             // It may go on so for long.
@@ -661,7 +687,7 @@ fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next
             ptracing::after_call(task, next, made)
         }
         Report::Event(PtraceEvent::Exec, stopped) => {
-            let (made, former) = (ptracing::Made::by(task), stopped.event_message()?);
+            let (made, former) = (ptracing::Made::by(task), message(&stopped)?);
             let next = exec::on_exec(core, task, stopped)?;
             ptracing::after_exec(task, next, former, made)
         }

@@ -6,12 +6,12 @@
 #![expect(unsafe_code, reason = "tgkill(2)")]
 
 use guest::{GuestAddr, GuestMemory, Registers};
-use ptrace::{HostTid, Report, Stopped};
+use ptrace::{HostTid, PtraceEvent, Report, Stopped};
 use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop, SyscallInfo};
 
 use crate::session::Core;
 use crate::sink::Ended;
-use crate::stop::{Next, StopError, wait_one};
+use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
 use crate::{buffer, exec, ignored, image, narrow, point, procfs, ptracing, seccomp, syscall, trap};
 
@@ -85,6 +85,12 @@ pub(crate) fn on_signal(
     }
     if ptracing::is_traced(task) {
         return ptracing::on_signal(core, task, signal, info, stopped);
+    }
+    if signal == libc::SIGTRAP && si_code(&info) == TRAP_TRACE && regs.eflags & TRAP_FLAG != 0 {
+        return Err(StopError::Refused(format!(
+            "a program that sets its own trap flag, to be stopped at each instruction (here at {:#x}), is not supported",
+            regs.rip
+        )));
     }
     let place = if again.is_some() { Place::AfterEvent } else { place(task, signal, &info, &regs) };
     let raised = matches!(place, Place::Fault(_));
@@ -208,6 +214,10 @@ fn dispatched(core: &mut Core, task: &mut Task, regs: &Registers) -> Result<(), 
     Ok(())
 }
 
+/// `si_code` of an instruction that was stepped over, and the flag that asks for that.
+const TRAP_TRACE: i32 = 2;
+const TRAP_FLAG: u64 = 1 << 8;
+
 /// `si_code` of a hardware breakpoint.
 pub(crate) const TRAP_HWBKPT: i32 = 4;
 
@@ -223,20 +233,23 @@ pub(crate) fn place(task: &Task, signal: i32, info: &[u8; 128], regs: &Registers
     }
     let raised = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP);
     if raised && si_code(info) > 0 {
-        Place::Fault(Box::new(at_fault(task, signal, regs)))
+        Place::Fault(Box::new(at_fault(task, (signal, si_code(info)), regs)))
     } else {
         Place::Anywhere
     }
 }
 
-/// The registers before an instruction that raised a signal: a breakpoint instruction is behind the pc already.
-fn at_fault(task: &Task, signal: i32, regs: &Registers) -> Registers {
+/// The registers before an instruction that raised a signal: a breakpoint instruction, or an `int 4`, is behind the pc already.
+fn at_fault(task: &Task, (signal, code): (i32, i32), regs: &Registers) -> Registers {
     let mut before = syscall::outside_calls(regs);
     let mut bytes = [0; 2];
-    if signal == libc::SIGTRAP && task.space.memory.read(regs.pc().wrapping_sub(2), &mut bytes).is_ok() {
+    if matches!(signal, libc::SIGTRAP | libc::SIGSEGV)
+        && task.space.memory.read(regs.pc().wrapping_sub(2), &mut bytes).is_ok()
+    {
         before.rip = match bytes {
-            [0xcd, 0x03] => regs.rip - 2,
-            [_, 0xcc | 0xf1] => regs.rip - 1,
+            [0xcd, 0x04] if signal == libc::SIGSEGV && code == SI_KERNEL => regs.rip - 2,
+            [0xcd, 0x03] if signal == libc::SIGTRAP => regs.rip - 2,
+            [_, 0xcc | 0xf1] if signal == libc::SIGTRAP => regs.rip - 1,
             _ => regs.rip,
         };
     }
@@ -326,12 +339,18 @@ fn deliver(
     mut event: Event,
 ) -> Result<Next, StopError> {
     let from = stopped.registers()?;
+    check_alive(task.host)?;
     stopped.step(signal)?;
     let stopped = match wait_one(task.host)? {
         Report::Signal(libc::SIGTRAP, stopped) => stopped,
         report @ Report::Signal(libc::SIGSEGV, _) if signal == libc::SIGSEGV => {
             task.unframed = Some(info);
             return Err(StopError::Instead(report));
+        }
+        Report::Event(PtraceEvent::Exit, mut stopped) => {
+            // Killed in a handler of which no event tells: it shall seem to stand where it stood.
+            stopped.set_registers(&from)?;
+            return Err(StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)));
         }
         // No room for the frame, or death: that is a report of its own.
         report => return Err(StopError::Instead(report)),

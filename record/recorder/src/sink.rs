@@ -70,6 +70,11 @@ impl Sink {
         self.begun.push(Begun { task, space, stop: Stop::Narrow, before, info, word });
     }
 
+    /// Whether the task has entered a system call of which nothing is written yet.
+    pub(crate) fn has_begun(&self, task: TaskId) -> bool {
+        self.begun.iter().any(|begun| begun.task == task)
+    }
+
     /// The call that began last changes a word when it begins to wait.
     pub(crate) fn watch_word(&mut self, space: &Rc<Space>, at: GuestAddr) {
         if let (Some(begun), Ok(now)) = (self.begun.last_mut(), space.memory.read_u32(at)) {

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, Registers, Tid};
-use ptrace::{HostTid, Memory, PtraceEvent, Report, Stopped};
+use ptrace::{Gone, HostTid, Memory, PtraceEvent, Report, Stopped};
 use trace::{Data, Event, Fact, MemWrite, SpawnInfo};
 
 use crate::api::RecordError;
 use crate::ptracing;
 use crate::session::Core;
-use crate::stop::{Next, StopError, wait_one};
+use crate::stop::{Next, StopError, message, wait_one};
 use crate::syscall;
 use crate::task::{Resume, Run, Space, Task};
 
@@ -64,7 +64,7 @@ fn request(task: &Task) -> Result<Request, StopError> {
 /// At the parent's fork, vfork or clone event.
 pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
     let Request { flags, child_tid, told } = request(task)?;
-    let host = HostTid(stopped.event_message()? as i32);
+    let host = HostTid(message(&stopped)? as i32);
     let has = |flag: i32| flags & flag as u64 != 0;
     let shares = has(libc::CLONE_VM);
     core.sink.announce(task.id)?;
@@ -129,8 +129,12 @@ fn first_stop(core: &mut Core, host: HostTid, parent: &Task) -> Result<(Run, Reg
     };
     match report {
         Report::Event(PtraceEvent::Stop, child) => {
-            let regs = child.registers()?;
-            Ok((Run::Ready(child, Resume::Cont(0)), regs))
+            match child.registers() {
+                Ok(regs) => Ok((Run::Ready(child, Resume::Cont(0)), regs)),
+                // It is being killed: its end will be reported.
+                Err(Gone { errno: libc::ESRCH, .. }) => Ok((Run::Running, never)),
+                Err(gone) => Err(gone.into()),
+            }
         }
         // Killed before it ran: it never uses these registers. The session reports it once it knows the task.
         report @ (Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exit, _)) => {

@@ -61,6 +61,23 @@ impl From<ImageError> for StopError {
     }
 }
 
+/// A stopped task is about to be resumed. Where it was killed meanwhile it may stand at its own end already, and that is what comes next: resumed from
+/// there, it would not be seen to end.
+pub(crate) fn check_alive(tid: HostTid) -> Result<(), StopError> {
+    match ptrace::wait_for(tid, libc::WNOHANG) {
+        Ok(Some(waited)) => Err(StopError::Instead(waited.report)),
+        Ok(None) => Ok(()),
+        Err(source) => Err(RecordError::System { what: "cannot wait for a tracee", source }.into()),
+    }
+}
+
+/// The message of the ptrace event that a task stopped for. Where it was killed meanwhile, that of its end is there instead, which comes next.
+pub(crate) fn message(stopped: &Stopped) -> Result<u64, StopError> {
+    let message = stopped.event_message()?;
+    check_alive(stopped.tid())?;
+    Ok(message)
+}
+
 /// Waits for one task, whatever it does next.
 pub(crate) fn wait_one(tid: HostTid) -> Result<Report, StopError> {
     loop {

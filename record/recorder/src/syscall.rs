@@ -49,7 +49,13 @@ pub(crate) fn at_instruction(regs: &Registers) -> Registers {
 }
 
 /// A system call is about to be made.
-pub(crate) fn on_entry(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
+pub(crate) fn on_entry(core: &mut Core, task: &mut Task, stopped: Stopped) -> Result<Next, StopError> {
+    let next = entered(core, task, stopped);
+    task.cut_short = next.is_err() && core.sink.has_begun(task.id);
+    next
+}
+
+fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Next, StopError> {
     let regs = stopped.registers()?;
     if narrow::is_at(&stopped, &regs)? {
         return narrow::on_entry(core, task, stopped, &regs);
@@ -296,8 +302,11 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     writes.extend(changed.writes);
     let (stream, crc) = output::of_call(core, task, &call)?;
     let after = going_on(&regs, pending.narrow.map_or(nr, |narrow| narrow.nr), result);
-    task.restart = (result == ERESTART_RESTARTBLOCK)
-        .then_some(Restart { call: (call.nr, call.args), writes: pending.writes });
+    let mut written = pending.writes;
+    if result == ERESTART_RESTARTBLOCK {
+        let writes = std::mem::replace(&mut written, Plan::AsItIs);
+        task.restart = Some(Restart { call: (call.nr, call.args), writes });
+    }
     if pending.class == Class::Restrict && pending.emulated.is_none() {
         seccomp::installed(task, pending.filters, (nr, args), result)?;
     }
@@ -313,6 +322,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.goes_on(after, regs);
+    let stopped = scratch::give_back(&written, stopped)?;
     Ok((buffer::map(task, stopped)?, Resume::Cont(0)))
 }
 

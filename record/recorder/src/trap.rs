@@ -11,7 +11,7 @@ use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
 use crate::api::RecordError;
 use crate::exec;
 use crate::session::Core;
-use crate::stop::{Next, StopError, wait_one};
+use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::syscall;
 use crate::task::{Resume, Task};
 use crate::unrepeatable;
@@ -124,6 +124,7 @@ pub(crate) fn on_vsyscall(
     let before = Registers { rax: u64::from(nr), rcx: 0, r11: 0, orig_rax: 0, ..regs };
     let call = Call::enter(nr, args, &task.space.memory);
     let tid = stopped.tid();
+    check_alive(tid)?;
     Running::assume(tid).interrupt()?;
     stopped.cont(0)?;
     let stopped = match wait_one(tid)? {

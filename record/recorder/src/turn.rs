@@ -80,13 +80,6 @@ impl Session {
 
     /// Resumes a task that is ready. False if something else was reported of it instead.
     fn resume(&mut self, tid: HostTid, now: u32) -> Result<bool, RecordError> {
-        if self.reported != Some(tid)
-            && let Some(waited) = ptrace::wait_for(tid, libc::WNOHANG).map_err(cannot_wait)?
-        {
-            // It was killed where it stood.
-            self.report(waited)?;
-            return Ok(false);
-        }
         self.let_wait(Some(tid));
         self.ready.remove(&tid);
         let slice = self.counted_slice(tid);
@@ -94,7 +87,8 @@ impl Session {
         let (stopped, resume) = match std::mem::replace(&mut task.run, Run::Running) {
             Run::Ready(stopped, resume) => (stopped, resume),
             Run::Waits(report) => {
-                self.report(Waited { tid, report })?;
+                let waited = killed_where_it_stood(tid)?.unwrap_or(Waited { tid, report });
+                self.report(waited)?;
                 return Ok(false);
             }
             other => {
@@ -103,7 +97,7 @@ impl Session {
             }
         };
         task.resumed = now;
-        task.adrift = false;
+        let adrift = std::mem::replace(&mut task.adrift, false);
         // A child of vfork has descriptors of its own, but its parent's memory.
         buffer::allow(&task.space, task.held.is_empty() && !task.by_vfork);
         buffer::tell_alone(&task.space, self.ready.is_empty());
@@ -122,10 +116,17 @@ impl Session {
             self.conclude_and_go_on(tid, injected)?;
             return Ok(false);
         }
-        if matches!(resume, Resume::Cont(_)) {
+        let moves = matches!(resume, Resume::Cont(_)) && {
             let told_later = task.raw.orig_rax as i64 >= 0;
-            task.unmoved = task.unmoved && !told_later && stopped.awaits_signal().unwrap_or(false);
+            told_later || !stopped.awaits_signal().unwrap_or(false)
+        };
+        // As late as can be.
+        if let Some(waited) = killed_where_it_stood(tid)? {
+            (task.adrift, task.run) = (adrift, Run::Ready(stopped, resume));
+            self.report(waited)?;
+            return Ok(false);
         }
+        task.unmoved = task.unmoved && !moves;
         let resumed = match resume {
             Resume::Cont(signal) if ptracing::steps(task) => stopped.step(signal),
             Resume::Cont(signal) | Resume::Inject(signal) => stopped.cont(signal),
@@ -357,6 +358,11 @@ impl Session {
         }
         Ok(None)
     }
+}
+
+/// What came instead of a stop, perhaps while that was seen to: resumed now, the task would not be seen to end.
+fn killed_where_it_stood(tid: HostTid) -> Result<Option<Waited>, RecordError> {
+    ptrace::wait_for(tid, libc::WNOHANG).map_err(cannot_wait)
 }
 
 pub(crate) fn cannot_wait(source: io::Error) -> RecordError {

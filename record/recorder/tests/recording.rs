@@ -307,6 +307,14 @@ fn refusal(main: &str, expected: &str) {
 }
 
 #[test]
+fn a_program_that_steps_itself_is_refused() {
+    let steps = "asm volatile(\"pushf; orl $0x100, (%%rsp); popf; nop; nop\" ::: \"cc\", \"memory\");";
+    let recorded = program(&format!("int main(void) {{ {steps} }}"), 137);
+    let why = recorded.outcome.refused.expect("a refusal");
+    assert!(why.contains("a program that sets its own trap flag"), "{why}");
+}
+
+#[test]
 fn stores_that_a_private_mapping_would_follow_are_refused() {
     let mixed = "mapped private while it is also mapped shared for writing is not supported";
     refusal("view(MAP_PRIVATE, O_RDONLY); view(MAP_SHARED, O_RDWR);", mixed);
