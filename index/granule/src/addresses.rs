@@ -2,7 +2,7 @@
 //! differences, as varints.
 
 use crate::dictionary::{Layout, SlotAddress};
-use crate::wire::{WireError, put_signed, unzigzag, zigzag};
+use crate::wire::{WireError, put_all_signed, unzigzag, zigzag};
 
 /// An address that is being coded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,23 +77,20 @@ pub(crate) fn write(layout: &Layout, addresses: &[Address], codings: &mut Vec<u8
         match coding {
             Coding::Last => {
                 let mut last = 0u64;
-                for &Address { here, .. } in addresses {
-                    put_signed(out, here.wrapping_sub(last) as i64);
-                    last = here;
-                }
+                let code = |&Address { here, .. }| here.wrapping_sub(std::mem::replace(&mut last, here));
+                put_all_signed(out, addresses.iter().map(code));
             }
             Coding::Before => {
-                for &Address { here, before } in addresses {
-                    put_signed(out, here.wrapping_sub(before) as i64);
-                }
+                let code = |&Address { here, before }| here.wrapping_sub(before);
+                put_all_signed(out, addresses.iter().map(code));
             }
             Coding::Stride => {
                 let (mut last, mut stride) = (0u64, 0u64);
-                for &Address { here, .. } in addresses {
-                    let delta = here.wrapping_sub(last);
-                    put_signed(out, delta.wrapping_sub(stride) as i64);
-                    (last, stride) = (here, delta);
-                }
+                let code = |&Address { here, .. }| {
+                    let delta = here.wrapping_sub(std::mem::replace(&mut last, here));
+                    delta.wrapping_sub(std::mem::replace(&mut stride, delta))
+                };
+                put_all_signed(out, addresses.iter().map(code));
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::raw::{HEADER, RawGranule};
 use crate::scatter::Recipes;
 use crate::shape::{BlockId, BlockShape, BlockTable, StoreShape};
 use crate::values::{PIECE, Plan, write_chunk};
-use crate::wire::{Packer, WireError, put_signed, put_varint};
+use crate::wire::{EFFORT, Packer, WireError, put_signed, put_varint};
 use crate::{addresses, system};
 
 /// The columns before the value pieces.
@@ -117,6 +117,10 @@ pub struct Encoder {
     digests: Digests,
     addresses: Vec<Address>,
     values: Vec<u8>,
+    /// What is about to be packed.
+    bytes: Vec<u8>,
+    /// What a block writes at addresses that are not always the same.
+    parts: Vec<Part>,
     pages: ByPage<PageMask>,
     code: ByPage<CodeUse>,
     blocks: Blocks,
@@ -128,6 +132,29 @@ struct Number {
     local: u32,
     instructions: u16,
     leads_on: bool,
+}
+
+/// Bytes that each execution of a block writes: so many, from an address on that lies in the stream at `base`, plus something.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    base: u32,
+    from: u64,
+    len: u64,
+}
+
+/// Adds a part, to one that it continues if there is one: registers are pushed one below the other.
+fn add_part(parts: &mut Vec<Part>, part: Part) {
+    for known in parts.iter_mut().filter(|known| known.base == part.base) {
+        if part.from.wrapping_add(part.len) == known.from {
+            (known.from, known.len) = (part.from, known.len + part.len);
+            return;
+        }
+        if known.from.wrapping_add(known.len) == part.from {
+            known.len += part.len;
+            return;
+        }
+    }
+    parts.push(part);
 }
 
 /// What follows from the blocks that run, by local number.
@@ -152,6 +179,8 @@ impl Encoder {
             digests: Digests::default(),
             addresses: Vec::new(),
             values: Vec::new(),
+            bytes: Vec::new(),
+            parts: Vec::new(),
             pages: ByPage::default(),
             code: ByPage::default(),
             blocks: Blocks::default(),
@@ -278,30 +307,34 @@ impl Encoder {
     fn columns(&mut self, raw: &RawGranule, encoded: &mut Encoded) -> Result<(), EncodeError> {
         let layout = &self.blocks.layout;
         let mut codings = Vec::new();
-        let mut addresses = Vec::with_capacity(self.addresses.len() * 2);
-        addresses::write(layout, &self.addresses, &mut codings, &mut addresses);
+        self.bytes.clear();
+        addresses::write(layout, &self.addresses, &mut codings, &mut self.bytes);
+        let addresses = self.packer.pack(&self.bytes)?;
+        encoded.columns.push((column::HEAD, self.packer.pack(&head(raw, layout, &codings))?));
+        let moving = !self.bytes.is_empty();
+        let bytes = &mut self.bytes;
+        write_sequence(&self.sequence, layout.locals.len(), bytes);
+        encoded.columns.push((column::BLOCKS, self.packer.pack_at(EFFORT, bytes)?));
+        if moving {
+            encoded.columns.push((column::ADDRESSES, addresses));
+        }
         let mut put = |number: u32, bytes: &[u8]| -> Result<(), EncodeError> {
             encoded.columns.push((number, self.packer.pack(bytes)?));
             Ok(())
         };
-        put(column::HEAD, &head(raw, layout, &codings))?;
-        put(column::BLOCKS, &sequence_bytes(&self.sequence, layout.locals.len()))?;
-        if !addresses.is_empty() {
-            put(column::ADDRESSES, &addresses)?;
-        }
-        let mut bytes = Vec::new();
+        bytes.clear();
         if !raw.variable.is_empty() {
-            system::write_runs(&mut bytes, &raw.variable);
-            put(column::RUNS, &bytes)?;
+            system::write_runs(bytes, &raw.variable);
+            put(column::RUNS, bytes)?;
         }
         bytes.clear();
-        raw.marks.write(&mut bytes);
-        write_hints(&mut bytes, &raw.hints, &raw.marks);
-        put(column::MARKS, &bytes)?;
+        raw.marks.write(bytes);
+        write_hints(bytes, &raw.hints, &raw.marks);
+        put(column::MARKS, bytes)?;
         if !raw.system.is_empty() {
             bytes.clear();
-            system::write_system(&mut bytes, &raw.system, &raw.marks);
-            put(column::SYSTEM, &bytes)?;
+            system::write_system(bytes, &raw.system, &raw.marks);
+            put(column::SYSTEM, bytes)?;
         }
         self.pieces(raw, encoded)
     }
@@ -309,7 +342,8 @@ impl Encoder {
     fn pieces(&mut self, raw: &RawGranule, encoded: &mut Encoded) -> Result<(), EncodeError> {
         let layout = &self.blocks.layout;
         let plan = Plan::new(layout);
-        let mut piece = Vec::with_capacity(PIECE);
+        let piece = &mut self.bytes;
+        piece.clear();
         let mut number = 0;
         let mut starts = self.blocks.recipes.value_starts().iter();
         let mut values = 0;
@@ -318,16 +352,16 @@ impl Encoder {
                 values = starts.next().map_or(0, |&start| start as usize);
             }
             if chunk.piece != number {
-                encoded.columns.push((column::VALUES + number, self.packer.pack(&piece)?));
+                encoded.columns.push((column::VALUES + number, self.packer.pack(piece)?));
                 piece.clear();
                 number = chunk.piece;
             }
             let size = usize::from(layout.slots[chunk.slot as usize].size);
             let start = values + chunk.first as usize * size;
-            write_chunk(&self.values[start..start + chunk.count as usize * size], size, &mut piece);
+            write_chunk(&self.values[start..start + chunk.count as usize * size], size, piece);
         }
         if plan.pieces > 0 {
-            encoded.columns.push((column::VALUES + number, self.packer.pack(&piece)?));
+            encoded.columns.push((column::VALUES + number, self.packer.pack(piece)?));
         }
         for (index, bytes) in raw.bulk.chunks(PIECE).enumerate() {
             encoded.columns.push((column::VALUES + plan.pieces + index as u32, self.packer.pack(bytes)?));
@@ -343,16 +377,21 @@ impl Encoder {
     fn summarise(&mut self, raw: &RawGranule, encoded: &mut Encoded) {
         let layout = &self.blocks.layout;
         self.pages.clear();
-        for slot in &layout.slots {
-            let size = u64::from(slot.size);
-            match slot.address {
-                SlotAddress::Variable => {}
-                SlotAddress::Fixed(addr) => self.pages.add(addr, size),
-                SlotAddress::Stream { base, delta, .. } => {
-                    let count = layout.locals[slot.local as usize].count;
-                    for addr in &self.addresses[base as usize..(base + count) as usize] {
-                        self.pages.add(addr.here.wrapping_add(delta as u64), size);
+        for local in &layout.locals {
+            self.parts.clear();
+            for slot in layout.slots_of(local) {
+                let len = u64::from(slot.size);
+                match slot.address {
+                    SlotAddress::Variable => {}
+                    SlotAddress::Fixed(addr) => self.pages.add(addr, len),
+                    SlotAddress::Stream { base, delta, .. } => {
+                        add_part(&mut self.parts, Part { base, from: delta as u64, len });
                     }
+                }
+            }
+            for part in &self.parts {
+                for addr in &self.addresses[part.base as usize..(part.base + local.count) as usize] {
+                    self.pages.add(addr.here.wrapping_add(part.from), part.len);
                 }
             }
         }
@@ -427,18 +466,16 @@ fn head(raw: &RawGranule, layout: &Layout, codings: &[u8]) -> Vec<u8> {
 }
 
 /// Two bytes a block, or four where there are more than two can tell apart.
-fn sequence_bytes(sequence: &[u32], blocks: usize) -> Vec<u8> {
+fn write_sequence(sequence: &[u32], blocks: usize, out: &mut Vec<u8>) {
     if blocks <= 1 << 16 {
-        let mut out = vec![0; sequence.len() * 2];
+        out.resize(sequence.len() * 2, 0);
         for (bytes, &local) in out.chunks_exact_mut(2).zip(sequence) {
             bytes.copy_from_slice(&(local as u16).to_le_bytes());
         }
-        out
     } else {
-        let mut out = vec![0; sequence.len() * 4];
+        out.resize(sequence.len() * 4, 0);
         for (bytes, &local) in out.chunks_exact_mut(4).zip(sequence) {
             bytes.copy_from_slice(&local.to_le_bytes());
         }
-        out
     }
 }
