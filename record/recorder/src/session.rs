@@ -303,7 +303,6 @@ impl Session {
     pub(crate) fn report(&mut self, waited: Waited) -> Result<(), RecordError> {
         let Waited { tid, mut report } = waited;
         self.let_wait(Some(tid));
-        self.reported = Some(tid);
         // Who had the turn last may run still.
         let holder = self.turn.map_or(self.last, |(holder, _)| holder);
         if holder != tid {
