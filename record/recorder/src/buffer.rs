@@ -57,7 +57,7 @@ pub(crate) struct Buffering {
 impl Buffering {
     pub(crate) fn new(when: Option<api::Buffer>) -> Self {
         // To look through a C library costs as much as some hundred stops: a short recording does without.
-        const WORTH: u32 = 64;
+        const WORTH: u32 = 256;
         let patience = if when == Some(api::Buffer::Soon) { 0 } else { WORTH };
         Self { on: when.is_some(), patience, texts: HashMap::new() }
     }

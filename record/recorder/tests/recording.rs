@@ -427,7 +427,7 @@ fn stopped_processes_go_on() {
 
 #[test]
 fn a_few_calls_are_stopped_at_and_many_are_made_without() {
-    const WORTH: usize = 64;
+    const WORTH: usize = 256;
     let main = "int main(void) { for (int i = 0; i < 1000; i++) getppid(); return 0; }";
     let made = program(&format!("#include <unistd.h>\n{main}"), 0);
     let is_made_without = |event: &Event| event.stop == Stop::Buffered;
