@@ -12,7 +12,7 @@ use crate::error::FeedError;
 use crate::shapes;
 
 /// Instructions of a granule. Each block that it runs is looked at once however often it runs; a question decodes all of it.
-const TICKS: u64 = 4_000_000;
+const TICKS: u64 = 6_000_000;
 /// Most bytes that one takes before it is encoded.
 const BYTES: usize = 32 << 20;
 
