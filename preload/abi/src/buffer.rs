@@ -48,6 +48,8 @@ pub const RESUME: u64 = STATE + 32;
 pub const ALONE: u64 = STATE + 40;
 /// A `struct iovec`, for calls that are made in another form.
 pub const VECTOR: u64 = STATE + 48;
+/// Not 0 where the call that is stopped at next was made already and failed with EFAULT: what it wrote before is not noted.
+pub const FAULTED: u64 = STATE + 64;
 /// Where the kernel describes a file that is being opened.
 pub const FILE: u64 = STATE + 0x240;
 /// The end of a stack of the code's own.

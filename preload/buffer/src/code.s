@@ -133,6 +133,9 @@ backstory_buffer_call:
     jnz .Lcalled
 .Lmade:
 backstory_buffer_made:
+    cmp rax, -{EFAULT}
+    je .Lfaulted
+.Lnote:
     mov [rbx + 16], rax
     mov ecx, [{SITE}]
     mov r11, [rcx + 8]
@@ -632,6 +635,12 @@ backstory_buffer_forms:
 .Lagain:
     movzx eax, word ptr [rbx]
     jmp .Lleave
+    // What it wrote before it failed lies where nothing here may look: such a call is stopped at, though it was made.
+.Lfaulted:
+    cmp byte ptr [rbx + 3], {NOTHING}
+    je .Lnote
+    mov dword ptr [{FAULTED}], 1
+    jmp .Lagain
     // Where it fails it writes all the same.
 .Lsent:
     test rax, rax

@@ -10,8 +10,9 @@ use std::{mem, ptr};
 
 use abi::SiteDescriptor;
 use abi::buffer::{
-    ALONE, ASKS, CALLING, CLOSES, CODE, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, READS, RING, ROWS, Row,
-    SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request, list_entry, list_head,
+    ALONE, ASKS, CALLING, CLOSES, CODE, FAULTED, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, READS, RING,
+    ROWS, Row, SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request, list_entry,
+    list_head,
 };
 use abi::calls::Call;
 use buffer::{Standing, Used, standing};
@@ -191,7 +192,7 @@ fn row_of(nr: u64, args: &[u64; 6]) -> Row {
 }
 
 /// A call in some circumstances.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Scene {
     nr: u64,
     args: [u64; 6],
@@ -206,6 +207,8 @@ struct Scene {
     made: bool,
     /// Whether what it writes is the same each time.
     steady: bool,
+    /// Whether the code makes it, and has it stopped at as it failed of its results' memory.
+    faults: bool,
 }
 
 /// A call that is made, of which nothing is special.
@@ -213,7 +216,9 @@ fn scene(nr: u64, args: &[u64]) -> Scene {
     let mut all = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66];
     all[..args.len()].copy_from_slice(args);
     let (flags, data) = (0x202, vec![b'x'; 64]);
-    Scene { nr, args: all, flags, go: 1, head: 0, alone: 1, full: true, data, made: true, steady: true }
+    let scene =
+        Scene { nr, args: all, flags, go: 1, head: 0, alone: 1, full: true, data, ..Scene::default() };
+    Scene { made: true, steady: true, ..scene }
 }
 
 struct Tracee(i32);
@@ -441,6 +446,7 @@ fn noted(what: &str, scene: &Scene, tracee: &Tracee, result: u64) {
     assert_eq!(tracee.read(CALLING, 4), [0; 4], "{what}");
     if !scene.made {
         assert_eq!(head, scene.head, "{what}");
+        assert_eq!(tracee.read(FAULTED, 4), [u8::from(scene.faults), 0, 0, 0], "{what}");
         return;
     }
     let bytes = tracee.read(RING + u64::from(scene.head), (head - scene.head) as usize);
@@ -473,7 +479,8 @@ fn calls_that_are_made() {
     check("flags", &Scene { flags: 0x202 | 0x8d5 | 0x400, ..scene(GETPPID, &[]) });
     check("far in the ring", &Scene { head: 200_000, ..scene(GETPPID, &[]) });
     check("zeroes", &scene(READ, &[102, DATA, 21]));
-    check("a bad pointer", &scene(READ, &[102, 1, 21]));
+    let faults = Scene { made: false, faults: true, ..scene(READ, &[102, 1, 21]) };
+    check("a bad pointer", &faults);
     check("clock", &Scene { steady: false, ..scene(CLOCK, &[1, DATA + 8]) });
     check("no such clock", &scene(CLOCK, &[77, DATA]));
     check("time of day", &Scene { steady: false, ..scene(GETTIMEOFDAY, &[DATA, 0]) });

@@ -55,7 +55,10 @@ fn may_be_put_off(task: &Task) -> bool {
 fn begun_anew(task: &Task, mut stopped: Stopped) -> Result<(Stopped, bool), Gone> {
     let regs = stopped.registers()?;
     let from_there = regs.rip == buffer::traced_return() && task.space.has_buffer();
-    if !from_there || !kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args()) {
+    if !from_there
+        || crate::buffer::has_faulted(task)
+        || !kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args())
+    {
         return Ok((stopped, false));
     }
     let Ok(descriptor) = task.space.memory.read_u64(GuestAddr(SITE)) else { return Ok((stopped, false)) };

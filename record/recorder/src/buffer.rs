@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use abi::buffer::{
-    ALONE, CALLING, CODE, END, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN, ROW_COUNT,
-    ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
+    ALONE, CALLING, CODE, END, FAULTED, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN,
+    ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
 };
 use buffer::{Standing, Used};
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
@@ -209,6 +209,21 @@ pub(crate) fn at_entry(task: &Task, stopped: &mut Stopped, regs: Registers) -> R
     let Some(seen) = outside(task, &regs)? else { return Ok(regs) };
     stopped.set_registers(&seen)?;
     Ok(seen)
+}
+
+/// Whether a call that is stopped at was made by the buffer and failed, so that what it wrote before has to be told.
+pub(crate) fn has_faulted(task: &Task) -> bool {
+    let flag = || task.space.memory.read_u32(GuestAddr(FAULTED)).is_ok_and(|flag| flag != 0);
+    task.space.has_buffer() && flag()
+}
+
+/// The same, once: then it is told.
+pub(crate) fn take_faulted(task: &Task) -> Result<bool, StopError> {
+    let faulted = has_faulted(task);
+    if faulted {
+        task.space.memory.write(GuestAddr(FAULTED), &0u32.to_le_bytes())?;
+    }
+    Ok(faulted)
 }
 
 /// The registers of a call that the buffer did not make as if the program's own instruction made it; `None` of other calls.

@@ -62,6 +62,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     }
     let shown = regs.rip;
     let regs = buffer::at_entry(task, &mut stopped, regs)?;
+    let faulted = regs.rip != shown && buffer::take_faulted(task)?;
     let tried = regs.rip != shown && kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args());
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;
@@ -101,7 +102,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     let mut writes = Plan::AsItIs;
     if let Some(restart) = restarted {
         writes = restart.writes;
-    } else if class == Class::MayBlock && !unseen && space.is_shared() {
+    } else if class == Class::MayBlock && !unseen && !faulted && space.is_shared() {
         (stopped, writes) = scratch::plan(task, stopped, &call)?;
     }
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
@@ -114,6 +115,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     let mut filters = seccomp::Part::None;
     let emulated = match class {
         _ if skipped.is_some() => skipped,
+        _ if faulted => Some(Errno::EFAULT.as_result()),
         Class::Emulate(errno) => Some(errno.as_result()),
         Class::Map(MapCall::ForkRule) => memmap::fork_rule(&args),
         Class::Answer(answer) => answer::give(core, task, answer, &args),

@@ -30,7 +30,7 @@ pub(super) fn write(
     ranges: &mut Ranges,
 ) -> Result<(), Failure> {
     match hand {
-        Hand::Poll => poll(call, ranges),
+        Hand::Poll => poll(call, mem, ranges),
         Hand::Select => select(call, ranges),
         Hand::Recvmsg => message::recvmsg(call, mem, ranges)?,
         Hand::Recvmmsg => message::recvmmsg(call, mem, ranges)?,
@@ -124,9 +124,11 @@ const POLL: u32 = crate::table::number("poll");
 const MAX_DESCRIPTORS: u64 = 1 << 20;
 
 /// `revents` is the last of the 8 bytes of each entry. It is written even when a signal ends the wait.
-fn poll(call: &Call, ranges: &mut Ranges) {
-    if applies(call, When::Success) || applies(call, When::Interrupted) {
-        let count = u64::from(call.args[1] as u32).min(MAX_DESCRIPTORS);
+fn poll(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) {
+    let count = u64::from(call.args[1] as u32).min(MAX_DESCRIPTORS);
+    if applies(call, When::Failure(Errno::EFAULT)) {
+        push_readable(call.args[0], count * 8, mem, ranges);
+    } else if applies(call, When::Success) || applies(call, When::Interrupted) {
         for at in 0..count {
             ranges.push(call.args[0].wrapping_add(at * 8 + 6), 2);
         }

@@ -2,8 +2,9 @@
 
 use guest::{GuestAddr, GuestMemory, Unmapped};
 
-use super::{Ranges, Vector, applies, fill, iovecs};
+use super::{Ranges, Vector, applies, fill, iovecs, push_readable};
 use crate::call::Call;
+use crate::errno::Errno;
 use crate::row::When;
 
 /// Offsets in `struct msghdr`.
@@ -37,9 +38,31 @@ pub(super) fn note_all(call: &mut Call, mem: &dyn GuestMemory) {
 }
 
 pub(super) fn recvmsg(call: &Call, mem: &dyn GuestMemory, ranges: &mut Ranges) -> Result<(), Unmapped> {
-    if applies(call, When::Success) {
-        received(call, GuestAddr(call.args[1]), call.result as u64, mem, ranges)?;
+    let header = GuestAddr(call.args[1]);
+    if applies(call, When::Failure(Errno::EFAULT)) {
+        // What is not there, the kernel did not get to.
+        let _ = faulted(call, header, mem, ranges);
+    } else if applies(call, When::Success) {
+        received(call, header, call.result as u64, mem, ranges)?;
     }
+    Ok(())
+}
+
+/// What may have been written of a message before the kernel met memory that is not there.
+fn faulted(
+    call: &Call,
+    header: GuestAddr,
+    mem: &dyn GuestMemory,
+    ranges: &mut Ranges,
+) -> Result<(), Unmapped> {
+    let field = |offset| header.wrapping_add(offset);
+    for (base, len) in buffers(header, mem)? {
+        push_readable(base, len, mem, ranges);
+    }
+    let room = call.before(field(NAME_LENGTH)).unwrap_or_default();
+    push_readable(mem.read_u64(header)?, room, mem, ranges);
+    push_readable(mem.read_u64(field(CONTROL))?, mem.read_u64(field(CONTROL_LENGTH))?, mem, ranges);
+    push_readable(field(NAME_LENGTH).0, FLAGS + 4 - NAME_LENGTH, mem, ranges);
     Ok(())
 }
 

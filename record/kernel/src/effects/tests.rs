@@ -433,6 +433,17 @@ fn odd_ones() {
 fn a_fault_may_have_written_a_part() {
     check_in(&|mem| mem.zero(0x1f80, 0x80), "stat", &[1, 0x1f80], EFAULT, &[(0x1f80, 0x80)]);
     check("stat", &[1, 0x1f80], EFAULT, &[]);
+    check_in(&|mem| mem.zero(0x1fe8, 0x18), "poll", &[0x1fe8, 5, 0], EFAULT, &[(0x1fe8, 0x18)]);
+    let message = |mem: &mut Bytes| {
+        mem.zero(0x1000, 56);
+        mem.put_u64(0x1010, 0x1100);
+        mem.put_u64(0x1018, 2);
+        for (at, word) in (0..).zip([0x2000, 8, 0x3000, 8]) {
+            mem.put_u64(0x1100 + 8 * at, word);
+        }
+        mem.zero(0x2000, 8);
+    };
+    check_in(&message, "recvmsg", &[3, 0x1000, 0], EFAULT, &[(0x2000, 8), (0x1008, 44)]);
     check_in(&|mem| mem.zero(0x1000, 0x1000), "read", &[0, 0x1000, u64::MAX], EFAULT, &[(0x1000, 0x1000)]);
 }
 
