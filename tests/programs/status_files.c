@@ -1,9 +1,11 @@
 // `/proc/PID/status` tells of the program's own tracers and filters, and of nobody else's, however it is read.
+#define _GNU_SOURCE
 #include <assert.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +95,24 @@ static void traced(void) {
     assert(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+// `/proc` knows the first process of a namespace by another id than that does itself.
+static void in_namespace(void) {
+    int status, child = fork();
+    if (child == 0) {
+        // Not everybody may.
+        if (unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0)
+            _exit(0);
+        int first = fork();
+        if (first == 0) {
+            check_free("/proc/self/status");
+            _exit(0);
+        }
+        assert(waitpid(first, &status, 0) == first);
+        _exit(status != 0);
+    }
+    assert(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static int filters(void) {
     load("/proc/self/status");
     return atoi(strstr(text, "Seccomp_filters:") + strlen("Seccomp_filters:"));
@@ -116,6 +136,7 @@ int main(void) {
     pthread_t other;
     assert(pthread_create(&other, NULL, thread, NULL) == 0 && pthread_join(other, NULL) == 0);
     traced();
+    in_namespace();
     filtered();
     puts("ok");
     return 0;

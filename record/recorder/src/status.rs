@@ -19,9 +19,10 @@ const PREADV2: u32 = kernel::number("preadv2");
 /// fails: it is to be made.
 pub(crate) fn read(core: &mut Core, task: &mut Task, call: &Call) -> Option<i64> {
     let place = kernel::reads_file(call).filter(|_| call.nr != PREADV2 || call.args[5] == 0)?;
-    let shown = shown(core, task, place.fd)?;
+    let owner = owner(task, place.fd)?;
     let mut file = open_file(core, task, place.fd)?;
-    let text = Seen::of(core, task, shown).tell(&contents(&file)?)?;
+    let text = contents(&file)?;
+    let text = Seen::of(core, task, shown(core, task, owner, &text)?, &text).tell(&text)?;
     let offset = match place.offset {
         Some(offset) => i64::try_from(offset).ok()? as u64,
         None => file.stream_position().ok()?,
@@ -34,11 +35,16 @@ pub(crate) fn read(core: &mut Core, task: &mut Task, call: &Call) -> Option<i64>
     Some(result)
 }
 
-/// The recorded task whose status a descriptor shows.
-fn shown(core: &Core, task: &Task, fd: i32) -> Option<HostTid> {
-    let path = procfs::link(task.host, &format!("fd/{fd}"));
-    let owner = path.strip_suffix("/status")?.rsplit('/').next()?.parse().ok()?;
-    core.named(task.host, owner)
+/// Whose status a descriptor shows, by the name of the file.
+fn owner(task: &Task, fd: i32) -> Option<i32> {
+    procfs::link(task.host, &format!("fd/{fd}")).strip_suffix("/status")?.rsplit('/').next()?.parse().ok()
+}
+
+/// The recorded task that is known by this id, in the reader's namespace or, where `/proc` is still an outer one's, in ours.
+fn shown(core: &Core, task: &Task, owner: i32, text: &str) -> Option<HostTid> {
+    let ids = procfs::ids_in(text);
+    let known = [core.named(task.host, owner), Some(HostTid(owner))].into_iter().flatten();
+    known.filter(|tid| core.sandbox(*tid).is_some()).find(|tid| procfs::ids(*tid).ends_with(&ids))
 }
 
 /// That descriptor as a file of ours, which has its offset.
@@ -100,13 +106,15 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(core: &Core, reader: &Task, shown: HostTid) -> Self {
+    fn of(core: &Core, reader: &Task, shown: HostTid, text: &str) -> Self {
         let traced = match shown == reader.host {
             true => ptracing::tracer(reader),
             false => core.tracing.tracer_of(shown),
         };
-        let (tracer, held) =
-            traced.map_or((0, false), |(tracer, held)| (procfs::seen_by(reader.host, tracer), held));
+        // The namespace of this `/proc`: the text has its ids and the inner ones'.
+        let depth = procfs::ids(shown).len().saturating_sub(procfs::ids_in(text).len());
+        let seen = |tracer| procfs::ids(tracer).get(depth).copied().unwrap_or(0);
+        let (tracer, held) = traced.map_or((0, false), |(tracer, held)| (seen(tracer), held));
         let sandbox = core.sandbox(shown).unwrap_or(&reader.sandbox);
         let (mode, filters) = (sandbox.mode(), sandbox.filter_count());
         Self { tracer, held, mode, filters, no_new_privs: sandbox.no_new_privs() }
