@@ -11,7 +11,7 @@ use ptrace::HostTid;
 use crate::session::Core;
 use crate::shared::identity;
 use crate::task::Task;
-use crate::{answer, procfs, ptracing};
+use crate::{answer, buffer, procfs, ptracing};
 
 const PREADV2: u32 = kernel::number("preadv2");
 
@@ -19,6 +19,9 @@ const PREADV2: u32 = kernel::number("preadv2");
 /// fails: it is to be made.
 pub(crate) fn read(core: &mut Core, task: &mut Task, call: &Call) -> Option<i64> {
     let place = kernel::reads_file(call).filter(|_| call.nr != PREADV2 || call.args[5] == 0)?;
+    if buffer::is_plain(task, place.fd as u32) {
+        return None;
+    }
     let owner = owner(task, place.fd)?;
     let mut file = open_file(core, task, place.fd)?;
     let text = contents(&file)?;
