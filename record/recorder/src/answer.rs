@@ -130,20 +130,21 @@ fn only_counts(task: &Task, attr: u64) -> bool {
 
 /// Promises what an answer writes, at the call's return: until then others must not see it. `result`, or `EFAULT` where the guest itself could
 /// not store.
-fn promise(task: &mut Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
+pub(crate) fn promise(task: &mut Task, addr: u64, bytes: &[u8], result: i64) -> i64 {
     // What is there, once more.
     let mut there = vec![0; bytes.len()];
     task.space.memory.read_some(GuestAddr(addr), &mut there);
     let answer = store(task, addr, &there, result);
     if answer == result {
-        task.promised = Some((GuestAddr(addr), bytes.to_vec()));
+        task.promised.push((GuestAddr(addr), bytes.to_vec()));
     }
     answer
 }
 
 /// Stores what was promised.
 pub(crate) fn keep(task: &mut Task) -> Result<(), Unmapped> {
-    task.promised.take().map_or(Ok(()), |(addr, bytes)| task.space.memory.write(addr, &bytes))
+    let memory = &task.space.memory;
+    task.promised.drain(..).try_for_each(|(addr, bytes)| memory.write(addr, &bytes))
 }
 
 /// Stores what an answer writes; `result`, or `EFAULT`. Only where the guest itself could store.

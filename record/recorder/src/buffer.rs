@@ -35,7 +35,7 @@ use crate::stop::StopError;
 use crate::task::{Space, Task};
 
 use files::Known;
-pub(crate) use files::is_mapped;
+pub(crate) use files::{is_mapped, is_plain};
 use sites::Site;
 
 /// Length of the `syscall` instruction.

@@ -79,6 +79,7 @@ mod shared;
 mod signal;
 mod sink;
 mod spawn;
+mod status;
 mod stop;
 mod syscall;
 mod sysv;

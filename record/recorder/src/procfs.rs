@@ -337,7 +337,12 @@ fn line_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 
 /// The thread ids of a task, from ours to that of its own process id namespace.
 pub(crate) fn ids(tid: HostTid) -> Vec<i32> {
-    status_numbers(tid, "NSpid")
+    ids_in(&status(tid))
+}
+
+/// Those that the text of a status tells, of a `/proc` that may be an inner namespace's.
+pub(crate) fn ids_in(text: &str) -> Vec<i32> {
+    numbers(text, "NSpid")
 }
 
 /// The process of a task, named by its leader.
@@ -358,9 +363,13 @@ pub(crate) fn is_init(tid: HostTid) -> bool {
     status_numbers::<i32>(tid, "NStgid").last() == Some(&1)
 }
 
-fn status_numbers<N: std::str::FromStr>(tid: HostTid, name: &str) -> Vec<N> {
+fn numbers<N: std::str::FromStr>(text: &str, name: &str) -> Vec<N> {
     let numbers = |line: &str| line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    line_of(&status(tid), name).map_or(Vec::new(), numbers)
+    line_of(text, name).map_or(Vec::new(), numbers)
+}
+
+fn status_numbers<N: std::str::FromStr>(tid: HostTid, name: &str) -> Vec<N> {
+    numbers(&status(tid), name)
 }
 
 /// The open-file flags of a descriptor, as in `open(2)`.

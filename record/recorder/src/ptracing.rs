@@ -23,7 +23,7 @@ mod stops;
 mod waits;
 mod wanted;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use guest::{GuestRange, TaskId};
@@ -172,6 +172,9 @@ pub(crate) struct Tracing {
     resumed: Vec<HostTid>,
     shown: Vec<HostTid>,
     met: Vec<Waited>,
+    /// Tracees and their tracers, and whether these hold them, as of the last stop; only once `ptrace` was called.
+    tracers: BTreeMap<HostTid, (HostTid, bool)>,
+    is_used: bool,
     /// What was changed in spaces whose tasks are held, by other calls than `ptrace`.
     changed: Vec<(Rc<Space>, Vec<GuestRange>)>,
 }
@@ -180,6 +183,18 @@ impl Tracing {
     /// The call that has just ended changed memory of a space that has a held task.
     pub(crate) fn changed(&mut self, space: Rc<Space>, ranges: Vec<GuestRange>) {
         self.changed.push((space, ranges));
+    }
+
+    /// Who traces another task than the one that has stopped, and whether that one is held.
+    pub(crate) fn tracer_of(&self, tid: HostTid) -> Option<(HostTid, bool)> {
+        self.tracers.get(&tid).copied()
+    }
+
+    /// Before a stop of a task is looked at.
+    pub(crate) fn note_tracers(&mut self, tasks: &BTreeMap<HostTid, Task>) {
+        if self.is_used {
+            self.tracers = tasks.iter().filter_map(|(tid, task)| Some((*tid, tracer(task)?))).collect();
+        }
     }
 
     /// A task is gone.
@@ -191,6 +206,11 @@ impl Tracing {
 /// Whether a task is stopped for its tracer.
 pub(crate) fn is_held(task: &Task) -> bool {
     task.tracing.as_ref().is_some_and(|traced| traced.stop.is_some())
+}
+
+/// Who traces a task, and whether that one is held.
+pub(crate) fn tracer(task: &Task) -> Option<(HostTid, bool)> {
+    task.tracing.as_ref().map(|traced| (traced.tracer, traced.stop.is_some()))
 }
 
 /// Whether a task is traced.

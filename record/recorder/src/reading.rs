@@ -37,7 +37,7 @@ impl Looking {
     }
 
     /// A process's open file. It must be closed before the process goes on, which may wait for that.
-    fn borrowed(&mut self, process: HostTid, fd: i32) -> io::Result<File> {
+    pub(crate) fn borrowed(&mut self, process: HostTid, fd: i32) -> io::Result<File> {
         if let Some((last, pidfd)) = &self.process
             && *last == process
             && let Ok(file) = borrowed::descriptor(pidfd, fd)

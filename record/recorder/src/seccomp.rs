@@ -36,6 +36,8 @@ const FILTERED: i64 = 2;
 pub(crate) struct Sandbox {
     /// Oldest first.
     filters: RefCell<Vec<Rc<Program>>>,
+    /// How many filters, not applied here, it was started with.
+    outer: Cell<usize>,
     mode: Cell<i64>,
     no_new_privs: Cell<bool>,
     /// Those of all threads of the process.
@@ -50,6 +52,7 @@ impl Sandbox {
             |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<i64>().ok());
         let sandbox = Self::default();
         sandbox.mode.set(field("Seccomp:").unwrap_or(0));
+        sandbox.outer.set(field("Seccomp_filters:").unwrap_or(0) as usize);
         sandbox.no_new_privs.set(field("NoNewPrivs:") == Some(1));
         sandbox.listed()
     }
@@ -58,6 +61,7 @@ impl Sandbox {
     pub(crate) fn inherited(&self, is_thread: bool) -> Rc<Self> {
         Self {
             filters: self.filters.clone(),
+            outer: self.outer.clone(),
             mode: self.mode.clone(),
             no_new_privs: self.no_new_privs.clone(),
             threads: if is_thread { Rc::clone(&self.threads) } else { Rc::default() },
@@ -76,6 +80,11 @@ impl Sandbox {
     /// As `PR_GET_SECCOMP` tells.
     pub(crate) fn mode(&self) -> i64 {
         self.mode.get()
+    }
+
+    /// As `/proc/PID/status` tells.
+    pub(crate) fn filter_count(&self) -> usize {
+        self.outer.get() + self.filters.borrow().len()
     }
 
     /// As `PR_GET_NO_NEW_PRIVS` tells.

@@ -5,7 +5,7 @@
 //! system call begins only with the turn, so calls are made one at a time in the order of their events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use guest::{SpaceId, TaskId};
@@ -25,6 +25,7 @@ use crate::ptracing::Tracing;
 use crate::reading::Looking;
 use crate::resolver::Resolvers;
 use crate::scratch::Plan;
+use crate::seccomp::Sandbox;
 use crate::shared::{Identity, Object};
 use crate::sink::Sink;
 use crate::stop::{Next, StopError, message};
@@ -83,7 +84,8 @@ pub(crate) struct Core {
     unannounced: BTreeMap<HostTid, u32>,
     tasks: u32,
     space_count: u32,
-    live: BTreeSet<HostTid>,
+    /// The recorded tasks, and what they have forbidden themselves.
+    live: BTreeMap<HostTid, Rc<Sandbox>>,
 }
 
 impl Core {
@@ -107,10 +109,15 @@ impl Core {
     pub(crate) fn named(&self, by: HostTid, id: i32) -> Option<HostTid> {
         let depth = procfs::ids(by).len().saturating_sub(1);
         if depth == 0 {
-            return self.live.get(&HostTid(id)).copied();
+            return self.live.contains_key(&HostTid(id)).then_some(HostTid(id));
         }
         // One that a namespace beside the caller's knows by it would do as well: it is no worse than none.
-        self.live.iter().copied().find(|tid| procfs::ids(*tid).get(depth) == Some(&id))
+        self.live.keys().copied().find(|tid| procfs::ids(*tid).get(depth) == Some(&id))
+    }
+
+    /// What a recorded task has forbidden itself.
+    pub(crate) fn sandbox(&self, tid: HostTid) -> Option<&Rc<Sandbox>> {
+        self.live.get(&tid)
     }
 }
 
@@ -228,7 +235,7 @@ impl Session {
             unannounced: BTreeMap::new(),
             tasks: 0,
             space_count: 0,
-            live: BTreeSet::new(),
+            live: BTreeMap::new(),
         };
         Self {
             core,
@@ -286,7 +293,7 @@ impl Session {
 
     fn adopt(&mut self, task: Task) -> Result<(), RecordError> {
         let tid = task.host;
-        self.core.live.insert(tid);
+        self.core.live.insert(tid, Rc::clone(&task.sandbox));
         if let Some(chaos) = &mut self.chaos {
             chaos.born(tid);
         }
@@ -350,6 +357,7 @@ impl Session {
             return Ok(());
         }
         let Some(mut report) = self.put_off(tid, noted, report)? else { return Ok(()) };
+        self.core.tracing.note_tracers(&self.tasks);
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
                 match report {

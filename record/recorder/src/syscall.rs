@@ -17,7 +17,7 @@ use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
     answer, buffer, foreign, ignored, image, memmap, narrow, output, paranoid, programs, reading, seccomp,
-    shared, signal, trap, unrepeatable,
+    shared, signal, status, trap, unrepeatable,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -100,9 +100,10 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     let call = Call::enter(effect_nr, effect_args, &space.memory).telling(told);
     let unseen = output::moves_unseen(&core.streams, task, nr, &args);
     let mut writes = Plan::AsItIs;
+    let shown = if skipped.is_none() && !faulted { status::read(core, task, &call) } else { None };
     if let Some(restart) = restarted {
         writes = restart.writes;
-    } else if class == Class::MayBlock && !unseen && !faulted && space.is_shared() {
+    } else if !faulted && shown.is_none() && class == Class::MayBlock && !unseen && space.is_shared() {
         (stopped, writes) = scratch::plan(task, stopped, &call)?;
     }
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
@@ -116,6 +117,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     let emulated = match class {
         _ if skipped.is_some() => skipped,
         _ if faulted => Some(Errno::EFAULT.as_result()),
+        _ if shown.is_some() => shown,
         Class::Emulate(errno) => Some(errno.as_result()),
         Class::Map(MapCall::ForkRule) => memmap::fork_rule(&args),
         Class::Answer(answer) => answer::give(core, task, answer, &args),

@@ -267,7 +267,7 @@ pub(crate) struct Task {
     /// It uses its parent's space, and its parent waits meanwhile.
     pub(crate) by_vfork: bool,
     /// What the answer to its call writes when that returns.
-    pub(crate) promised: Option<(GuestAddr, Vec<u8>)>,
+    pub(crate) promised: Vec<(GuestAddr, Vec<u8>)>,
     pub(crate) run: Run,
     pub(crate) pending: Option<Pending>,
     /// The space that must be inside system calls before it makes its own, and until which tick it waits.
@@ -391,7 +391,7 @@ impl Task {
             tracing: None,
             space,
             by_vfork: false,
-            promised: None,
+            promised: Vec::new(),
             run: Run::Running,
             pending: None,
             awaits: None,

@@ -190,9 +190,8 @@ fn is_refused(mnemonic: Mnemonic) -> bool {
         M::Into | M::Bound | M::Sysenter | M::Sysexit | M::Sysret | M::Sysexitq | M::Sysretq | M::Getsec | M::Getsecq
             | M::Encls | M::Enclu | M::Enclv | M::Tdcall | M::Seamret | M::Seamops | M::Seamcall | M::Pconfig | M::Smint | M::Dmint
             | M::Rsm | M::Loadall | M::Storeall | M::Altinst | M::Undoc | M::Skinit
-            // Segment loads, and looks at descriptor tables and selectors.
-            | M::Lfs | M::Lgs | M::Lss | M::Lds | M::Les | M::Lar | M::Lsl | M::Verr | M::Verw | M::Sgdt | M::Sidt | M::Sldt
-            | M::Str | M::Smsw | M::Arpl | M::Lkgs | M::Eretu | M::Erets
+            // Segment loads, and what the processor at hand answers: limits of segments (of one, its number), where tables lie.
+            | M::Lfs | M::Lgs | M::Lss | M::Lds | M::Les | M::Lsl | M::Sgdt | M::Sidt | M::Arpl | M::Lkgs | M::Eretu | M::Erets
             // User interrupts, queues, load tracking, shadow stack writes, key lockers.
             | M::Testui | M::Clui | M::Stui | M::Senduipi | M::Enqcmd | M::Enqcmds | M::Xsusldtrk | M::Xresldtrk | M::Hreset
             | M::Wrssd | M::Wrssq | M::Wrussd | M::Wrussq | M::Setssbsy | M::Clrssbsy | M::Rstorssp | M::Saveprevssp
@@ -242,6 +241,11 @@ mod tests {
             (Code::INVALID, Class::Emulate),
             (Code::Fxsave_m512byte, Class::Emulate),
             (Code::Pushad, Class::Refuse),
+            (Code::Lar_r32_r32m16, Class::Copy),
+            (Code::Verw_rm16, Class::Copy),
+            (Code::Smsw_r64m16, Class::Copy),
+            (Code::Lsl_r32_r32m16, Class::Refuse),
+            (Code::Sgdt_m1664, Class::Refuse),
         ] {
             assert_eq!(classify(code), class, "{code:?}");
         }

@@ -54,6 +54,12 @@ pub(super) fn good_for(core: &Core, task: &Task, fd: u32) -> u8 {
     good
 }
 
+/// Whether a descriptor is known to lead to an ordinary file, or to what a read may wait for.
+pub(crate) fn is_plain(task: &Task, fd: u32) -> bool {
+    const PLAIN: u8 = READS | READS << TRIED;
+    task.space.buffer.borrow().files.get(&fd).is_some_and(|known| known.good & PLAIN != 0)
+}
+
 fn judge(core: &Core, task: &Task, fd: u32, path: &str, meta: &Metadata) -> u8 {
     let (reads, mut writes) = if meta.is_file() || meta.is_dir() {
         let ordinary = file_system(path).is_some_and(|kind| ORDINARY.contains(&(kind as u32)));

@@ -88,6 +88,7 @@ impl Session {
     /// Does what a task asks by `ptrace`.
     fn serve(&mut self, tid: HostTid) -> Result<(), RecordError> {
         let Some(mut tracer) = self.tasks.remove(&tid) else { return Ok(()) };
+        self.core.tracing.is_used = true;
         let asked = tracer.pending.as_ref().map_or([0; 6], |pending| pending.made.1);
         let result = perform(&mut self.core, &mut self.tasks, &mut tracer, &asked);
         let result = match result {

@@ -218,3 +218,52 @@ fn high_bytes_and_segments() {
         asm.syscall()
     });
 }
+
+/// Of every selector of the global table and some of the local one: what the kernel set up, on any processor.
+#[test]
+fn selectors_are_looked_at() {
+    for first in (0..0x80u32).step_by(8) {
+        case(60, 1, |asm, _| {
+            for selector in [first, first + 3, first + 4] {
+                asm.mov(ebx, selector)?;
+                asm.lar(rax, rbx)?;
+                asm.setz(byte_ptr(rsp))?;
+                asm.lar(cx, bx)?;
+                asm.adc(rdx, rcx)?;
+                asm.verr(bx)?;
+                asm.setz(byte_ptr(rsp + 1))?;
+                asm.mov(word_ptr(rsp + 8), bx)?;
+                asm.verw(word_ptr(rsp + 8))?;
+                asm.setz(byte_ptr(rsp + 2))?;
+                asm.lar(esi, word_ptr(rsp + 8))?;
+            }
+            asm.syscall()
+        });
+    }
+}
+
+/// What the kernel answers for processors that keep it to themselves.
+#[test]
+fn system_registers_are_looked_at() {
+    case(30, 8, |asm, _| {
+        asm.sldt(ax)?;
+        asm.sldt(rbx)?;
+        asm.str(ecx)?;
+        asm.smsw(rdx)?;
+        asm.smsw(esi)?;
+        asm.adc(rdx, rax)?;
+        asm.sldt(word_ptr(rsp))?;
+        asm.str(word_ptr(rsp + 2))?;
+        asm.smsw(word_ptr(rsp + 4))?;
+        asm.sbb(rdx, rcx)?;
+        asm.smsw(word_ptr(rsp + r8 * 2))?;
+        asm.syscall()
+    });
+    case(30, 2, |asm, data| {
+        asm.str(word_ptr(*data))?;
+        asm.movzx(eax, word_ptr(*data))?;
+        asm.syscall()?;
+        asm.set_label(data)?;
+        asm.dw(&[0x1234, 0x5678])
+    });
+}

@@ -170,6 +170,8 @@ fn is_wanted(instr: &iced_x86::Instruction, random: &mut Random) -> bool {
             | Mnemonic::Frstor
             | Mnemonic::Fldenv => false,
             Mnemonic::Wrpkru | Mnemonic::Rdpkru => false,
+            // A breakpoint behind them is where nobody may store.
+            Mnemonic::Sldt | Mnemonic::Str | Mnemonic::Smsw => false,
             Mnemonic::Xbegin => !crate::cache::has_rtm(),
             _ if instr.is_privileged()
                 || instr.is_stack_instruction() && instr.mnemonic() == Mnemonic::Enter =>

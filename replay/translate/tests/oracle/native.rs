@@ -104,7 +104,7 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
         }
         let before = regs;
         let branch = conditional(world, regs.rip);
-        let stop = world.step();
+        let stop = if is_kernels(world, regs.rip) { world.step_over(regs.rip) } else { world.step() };
         regs = world.registers();
         match stop {
             Stop::Signal(libc::SIGTRAP) => {}
@@ -127,6 +127,13 @@ pub(crate) fn run(world: &World, program: &Program, limit: u64, trace: &mut Vec<
     };
     regs.orig_rax = 0;
     Run { outcome, regs, xstate: world.xstate(), memory: world.bytes(DATA, DATA_LEN).to_vec(), count }
+}
+
+/// Whether the kernel may do an instruction for the processor: it then also runs the next one, single-stepped or not.
+fn is_kernels(world: &World, pc: u64) -> bool {
+    let Some(bytes) = world.readable(pc, 15) else { return false };
+    let mnemonic = Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode().mnemonic();
+    matches!(mnemonic, Mnemonic::Sldt | Mnemonic::Str | Mnemonic::Smsw)
 }
 
 /// By the opcode alone (Intel SDM, volume 2, appendix A).

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use guest::Registers;
+use iced_x86::{Decoder, DecoderOptions};
 use translate::{ENGINE_PAGE_SIZE, EnginePage, LOOKUP_TABLE_BYTES, Layout, RUNTIME_PAGE_SIZE};
 
 /// Guest data: readable and writable, nothing mapped on either side.
@@ -151,6 +152,21 @@ impl World {
     /// Runs one instruction.
     pub(crate) fn step(&self) -> Stop {
         self.resume(libc::PTRACE_SINGLESTEP)
+    }
+
+    /// One instruction, by a breakpoint behind it.
+    pub(crate) fn step_over(&self, pc: u64) -> Stop {
+        const INT3: u8 = 0xCC;
+        let bytes = self.bytes(pc, 15);
+        let next = pc + Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode().len() as u64;
+        let before = std::mem::replace(&mut self.bytes(next, 1)[0], INT3);
+        let stop = self.resume(libc::PTRACE_CONT);
+        self.bytes(next, 1)[0] = before;
+        let regs = self.registers();
+        if regs.rip == next + 1 {
+            self.set_registers(&Registers { rip: next, ..regs });
+        }
+        stop
     }
 
     /// Runs to a system call (which is not made) or a signal (which is not delivered).
