@@ -49,7 +49,7 @@ pub enum EffectError {
 /// - rows whose support says otherwise;
 /// - calls made by [`Call::finished`], where a length that was overwritten bounds what it governs;
 /// - padding inside structures, which may count as written;
-/// - `EFAULT`, after which whatever can be read of the first 64 KiB of each result counts as written.
+/// - `EFAULT`, after which whatever can be read of the first 64 MiB of each result counts as written.
 ///
 /// Ranges too long are harmless to a replay: their bytes are what memory held anyhow.
 ///
@@ -189,7 +189,7 @@ fn describe(call: &Call) -> Result<Described, EffectError> {
 }
 
 /// How much of a result counts as written when the call failed with `EFAULT`, in bytes.
-const FAULT_LIMIT: u64 = 64 << 10;
+const FAULT_LIMIT: u64 = 64 << 20;
 
 fn by_arguments(
     call: &Call,

@@ -14,7 +14,7 @@ use crate::task::Task;
 use crate::{procfs, shared, sysv, unrepeatable};
 
 /// End of user space as programs get it.
-const USER_END: u64 = 1 << 47;
+pub(crate) const USER_END: u64 = 1 << 47;
 
 /// The map operations of a finished call.
 pub(crate) fn ops(

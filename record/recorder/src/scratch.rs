@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, Unmapped};
-use kernel::{Place, Pointer};
+use kernel::{Errno, Place, Pointer};
 use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
 
 use crate::buffer;
 use crate::exec;
+use crate::memmap::USER_END;
 use crate::stop::{StopError, check_alive, wait_one};
 use crate::task::Task;
 
@@ -103,6 +104,10 @@ pub(crate) fn plan(
     if places.is_empty() {
         return Ok((stopped, Plan::AsItIs));
     }
+    // Where that fails for its length alone, it must fail all the same.
+    if places.iter().any(|place| place.range.end.0 > USER_END) {
+        return Ok((stopped, Plan::InPlace));
+    }
     let len = places.iter().map(pages).fold(0, u64::saturating_add);
     let mut taken = task.space.scratch.borrow_mut().take(len);
     if taken.is_none() && task.space.scratch.borrow().exhausted.is_none_or(|least| len < least) {
@@ -170,10 +175,11 @@ impl Scratch {
     }
 }
 
-/// A call returned that wrote to memory of ours: what that holds of much is dropped. Signals wait meanwhile.
-pub(crate) fn give_back(plan: &Plan, mut stopped: Stopped) -> Result<Stopped, StopError> {
+/// A call returned that wrote to memory of ours: what that holds of much is dropped. Signals wait meanwhile. Not after a call that a signal
+/// cut short: what the kernel makes of that it decides where the task stands, and another call there would have it forget.
+pub(crate) fn give_back(plan: &Plan, result: i64, mut stopped: Stopped) -> Result<Stopped, StopError> {
     let Plan::Moved(Scratch { block: Block { range, .. }, .. }) = plan else { return Ok(stopped) };
-    if range.len() <= KEPT {
+    if range.len() <= KEPT || Errno::from_result(result).is_some_and(Errno::is_interruption) {
         return Ok(stopped);
     }
     let mask = stopped.signal_mask()?;

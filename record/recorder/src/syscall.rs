@@ -326,7 +326,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     let ended = Ended { info, after, xstate: None, maps, writes };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
     task.goes_on(after, regs);
-    let stopped = scratch::give_back(&written, stopped)?;
+    let stopped = scratch::give_back(&written, result, stopped)?;
     Ok((buffer::map(task, stopped)?, Resume::Cont(0)))
 }
 
