@@ -12,7 +12,8 @@ use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
 
 use crate::buffer;
 use crate::exec;
-use crate::memmap::USER_END;
+use crate::memmap::{USER_END, gaps};
+use crate::procfs;
 use crate::stop::{StopError, check_alive, wait_one};
 use crate::task::Task;
 
@@ -48,7 +49,7 @@ impl Pool {
     fn take(&mut self, len: u64) -> Option<GuestRange> {
         let gap = self.regions.iter().find_map(|region| {
             let used = self.used.iter().copied().filter(|used| region.overlaps(*used));
-            crate::memmap::gaps(*region, used).find(|gap| gap.len() >= len)
+            gaps(*region, used).find(|gap| gap.len() >= len)
         })?;
         let taken = GuestRange::new(gap.start, len);
         let at = self.used.partition_point(|used| used.start < taken.start);
@@ -104,8 +105,7 @@ pub(crate) fn plan(
     if places.is_empty() {
         return Ok((stopped, Plan::AsItIs));
     }
-    // Where that fails for its length alone, it must fail all the same.
-    if places.iter().any(|place| place.range.end.0 > USER_END) {
+    if !places.iter().all(|place| may_hold(task, place.range)) {
         return Ok((stopped, Plan::InPlace));
     }
     let len = places.iter().map(pages).fold(0, u64::saturating_add);
@@ -120,6 +120,17 @@ pub(crate) fn plan(
         Scratch::fill(memory, block, &places, call.args).ok()
     });
     Ok((stopped, moved.map_or(Plan::InPlace, Plan::Moved)))
+}
+
+/// Whether a range is such that the kernel gets to its end. Of short ones that is not asked: what a call wrote there can be put or it fails.
+fn may_hold(task: &Task, range: GuestRange) -> bool {
+    if range.len() <= KEPT {
+        return true;
+    }
+    let Ok(mappings) = procfs::maps(task.host) else { return false };
+    let written = mappings.into_iter().filter(|mapping| mapping.prot.write && mapping.range.overlaps(range));
+    let written = written.map(|mapping| mapping.range);
+    range.end.0 <= USER_END && gaps(range, written).next().is_none()
 }
 
 /// The room that a place takes.
