@@ -146,6 +146,8 @@ mod tests {
 
     #[test]
     fn the_table_is_what_the_processor_answers() {
+        // Each has a number of its own.
+        let _pinned = crate::affinity::pin().expect("this thread may stay where it is");
         let machine = Machine { cpuid: table(), ..Machine::default() };
         let last = query(0, 0)[0];
         let listed =
