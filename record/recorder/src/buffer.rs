@@ -213,8 +213,12 @@ pub(crate) fn at_entry(task: &Task, stopped: &mut Stopped, regs: Registers) -> R
 
 /// Whether a call that is stopped at was made by the buffer and failed, so that what it wrote before has to be told.
 pub(crate) fn has_faulted(task: &Task) -> bool {
-    let flag = || task.space.memory.read_u32(GuestAddr(FAULTED)).is_ok_and(|flag| flag != 0);
-    task.space.has_buffer() && flag()
+    is_set(&task.space, FAULTED)
+}
+
+/// Whether a word of the state is not 0.
+fn is_set(space: &Space, at: u64) -> bool {
+    space.has_buffer() && space.memory.read_u32(GuestAddr(at)).is_ok_and(|word| word != 0)
 }
 
 /// The same, once: then it is told.
@@ -351,8 +355,7 @@ pub(crate) fn tell_alone(space: &Space, alone: bool) {
 
 /// Whether a space has a call that may have been made and is not noted yet.
 pub(crate) fn is_calling(space: &Space) -> bool {
-    let mapped = space.buffer.borrow().inside.is_some();
-    mapped && space.memory.read_u32(GuestAddr(CALLING)).is_ok_and(|calling| calling != 0)
+    is_set(space, CALLING)
 }
 
 /// From now on every call of a space stops. Its own instructions are put back where an event will tell of that: now if all of its tasks are
