@@ -24,6 +24,11 @@ impl Memory {
         Ok(Self { tid, file })
     }
 
+    /// The memory of a tracee that has none any more: all reads and writes fail.
+    pub fn of_dead(tid: HostTid) -> io::Result<Self> {
+        Ok(Self { tid, file: File::open("/dev/null")? })
+    }
+
     /// Writes `bytes` at `addr`, whatever its protection.
     pub fn write(&self, addr: GuestAddr, bytes: &[u8]) -> Result<(), Unmapped> {
         let mut done = 0;

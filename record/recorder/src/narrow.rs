@@ -107,6 +107,7 @@ pub(crate) fn on_entry(
         emulated,
         filters: seccomp::Part::None,
         waits: false,
+        announced: false,
         mask,
         snapshot: (core.paranoid && !space.is_shared()).then(|| paranoid::Snapshot::take(task)),
     };

@@ -245,6 +245,7 @@ pub(crate) fn deny(
         emulated: None,
         filters: Part::Denied(denial),
         waits: false,
+        announced: false,
         mask: None,
         snapshot: None,
     });

@@ -607,11 +607,7 @@ impl Session {
         const PATIENCE: u32 = 3;
         // Those that are gone hold up nobody.
         const FORGOTTEN: u32 = 100;
-        let announces = |task: &Task| {
-            use PtraceEvent::{Clone, Fork, Vfork};
-            matches!(task.run, Run::Waits(Report::Event(Fork | Vfork | Clone, _)))
-        };
-        if self.core.early.is_empty() || self.tasks.values().any(announces) {
+        if self.core.early.is_empty() || self.tasks.values().any(spawn::may_announce) {
             self.core.unannounced.clear();
             return;
         }

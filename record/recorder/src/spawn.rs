@@ -15,6 +15,7 @@ use crate::task::{Resume, Run, Space, Task};
 
 const FORK: u32 = kernel::number("fork");
 const VFORK: u32 = kernel::number("vfork");
+const CLONE: u32 = kernel::number("clone");
 const CLONE3: u32 = kernel::number("clone3");
 const PIDFD: u64 = libc::CLONE_PIDFD as u64;
 
@@ -114,7 +115,23 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     }
     ptracing::inherit(task, &mut child, flags);
     core.newborn.push(child);
+    if let Some(pending) = &mut task.pending {
+        pending.announced = true;
+    }
     Ok((stopped, Resume::ToExit))
+}
+
+/// Whether a task may yet announce another, however long it takes to: it is in the call that makes one.
+pub(crate) fn may_announce(task: &Task) -> bool {
+    match &task.run {
+        Run::Waits(report) => {
+            matches!(report, Report::Event(PtraceEvent::Fork | PtraceEvent::Vfork | PtraceEvent::Clone, _))
+        }
+        Run::Running => task.pending.as_ref().is_some_and(|pending| {
+            !pending.announced && [FORK, VFORK, CLONE, CLONE3].contains(&pending.call.nr)
+        }),
+        _ => false,
+    }
 }
 
 /// The child's first stop, before it runs any code, and its registers there.
@@ -149,7 +166,12 @@ fn copied_space(core: &mut Core, task: &Task, child: HostTid) -> Result<Rc<Space
     if !task.space.shared.borrow().is_empty() {
         task.space.sharing.set(true);
     }
-    let memory = Memory::open(child)
+    let memory = match Memory::open(child) {
+        // Killed before it ran.
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Memory::of_dead(child),
+        opened => opened,
+    };
+    let memory = memory
         .map_err(|source| RecordError::System { what: "cannot open the memory of a tracee", source })?;
     let space = Rc::new(task.space.forked(core.new_space_id(), child, memory));
     core.spaces.push(Rc::downgrade(&space));

@@ -161,6 +161,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
         emulated,
         filters,
         waits: tried && emulated.is_none(),
+        announced: false,
         mask,
         // A vfork child writes its parent's memory; that is its own doing.
         // Nor can what other threads do meanwhile be told from the call's effects.

@@ -200,6 +200,8 @@ pub(crate) struct Pending {
     pub(crate) filters: seccomp::Part,
     /// Whether it was tried in a form that does not wait, in vain: it waits now.
     pub(crate) waits: bool,
+    /// Whether the task that it makes was announced.
+    pub(crate) announced: bool,
     /// What it had blocked, if more is blocked for the time of the call.
     pub(crate) mask: Option<u64>,
     /// All writable memory at entry, where that is compared.
