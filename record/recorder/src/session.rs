@@ -132,6 +132,8 @@ pub(crate) struct Session {
     pub(crate) last: HostTid,
     /// How often it was given.
     pub(crate) turns: u32,
+    /// Who had the last turn that was given to a task of lower priority.
+    pub(crate) lower: HostTid,
     pub(crate) seen_tick: u32,
     /// The tick at which the next one was last asked for earlier.
     pub(crate) hastened: Option<u32>,
@@ -244,6 +246,7 @@ impl Session {
             turn: None,
             last: first,
             turns: 0,
+            lower: first,
             seen_tick: 0,
             hastened: None,
             zombies: BTreeSet::new(),

@@ -13,8 +13,8 @@ use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
 use crate::{buffer, point, procfs, ptracing, signal};
 
-/// One in so many turns goes around without regard to priorities, so that what a task of low priority holds up comes about.
-const REGARDLESS: u32 = 8;
+/// One in so many turns goes to a task of lower priority, so that what it holds up comes about.
+const LOWER: u32 = 8;
 
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
@@ -219,11 +219,13 @@ impl Session {
     fn pick(&mut self) -> Option<HostTid> {
         if self.chaos.is_none() {
             self.turns = self.turns.wrapping_add(1);
-            return if self.turns.is_multiple_of(REGARDLESS) {
-                self.next_ready()
-            } else {
-                self.next_by_rank()
-            };
+            let first = self.next_by_rank()?;
+            return self
+                .turns
+                .is_multiple_of(LOWER)
+                .then(|| self.next_below(first))
+                .flatten()
+                .or(Some(first));
         }
         let able = self.ready.iter().copied().filter(|tid| self.may_run(*tid)).collect();
         self.chaos.as_mut()?.choose(&able)
@@ -234,20 +236,32 @@ impl Session {
         self.ready.iter().any(|other| *other != tid && self.may_run(*other))
     }
 
-    /// The next task to get the turn, in a circle.
-    pub(crate) fn next_ready(&self) -> Option<HostTid> {
-        self.circle().find(|tid| self.may_run(*tid))
+    fn somebody_ready(&self) -> bool {
+        self.ready.iter().any(|tid| self.may_run(*tid))
     }
 
-    /// The same among those of the highest priority.
+    fn rank(&self, tid: HostTid) -> Option<i32> {
+        self.tasks.get(&tid).map(|task| task.rank)
+    }
+
+    /// The next task to get the turn, among those of the highest priority.
     fn next_by_rank(&self) -> Option<HostTid> {
-        let rank = |tid: &HostTid| self.tasks.get(tid).map(|task| task.rank);
         // The first of equals.
-        self.circle().filter(|tid| self.may_run(*tid)).min_by_key(rank)
+        self.circle(self.last).filter(|tid| self.may_run(*tid)).min_by_key(|tid| self.rank(*tid))
     }
 
-    fn circle(&self) -> impl Iterator<Item = HostTid> {
-        let after = self.ready.range((Excluded(self.last), Unbounded));
+    /// The next task among those of lower priority than this one. They have a circle of their own: counted from who had the last turn of
+    /// all, it could be the same one each time.
+    fn next_below(&mut self, first: HostTid) -> Option<HostTid> {
+        let above = self.rank(first);
+        let next = self.circle(self.lower).find(|tid| self.may_run(*tid) && self.rank(*tid) > above)?;
+        self.lower = next;
+        Some(next)
+    }
+
+    /// Who is ready, in a circle that begins after this task.
+    fn circle(&self, last: HostTid) -> impl Iterator<Item = HostTid> {
+        let after = self.ready.range((Excluded(last), Unbounded));
         after.chain(&self.ready).copied()
     }
 
@@ -286,7 +300,7 @@ impl Session {
 
     /// The next report, or `None` if the turn was lost or a tick came.
     pub(crate) fn wait(&mut self) -> Result<Option<Waited>, RecordError> {
-        if self.turn.is_none() && !self.ending && self.next_ready().is_some() {
+        if self.turn.is_none() && !self.ending && self.somebody_ready() {
             return Ok(None);
         }
         if let Some(leader) = self.leaving_leader() {

@@ -88,3 +88,8 @@ fn who_is_polite_comes_later_and_does_not_starve() {
     assert_eq!(all, 1000);
     assert!((1..400).contains(&then), "it was at {then} of {all} when the other was done");
 }
+
+#[test]
+fn who_forks_politely_beside_busy_ones_gets_on() {
+    assert_eq!(scheduled("slow_forks"), (3, 3));
+}
