@@ -1,10 +1,10 @@
 //! Which file a call read from, and where: what it put into memory is then kept as that file's. Only a name for the bytes: whether they
 //! are what was kept of that place before is seen when they are compared.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use kernel::{Call, FilePlace};
 use ptrace::HostTid;
@@ -15,6 +15,30 @@ use crate::{borrowed, procfs};
 /// Shorter reads are not looked at.
 pub(crate) const SHORTEST: u64 = 4096;
 
+/// What a call read of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReadOf {
+    pub(crate) file: SourceFile,
+    /// Where the first byte stood.
+    pub(crate) offset: u64,
+    process: HostTid,
+    fd: i32,
+}
+
+impl ReadOf {
+    /// What comes so many bytes later in the file.
+    pub(crate) fn after(self, len: u64) -> Self {
+        Self { offset: self.offset + len, ..self }
+    }
+
+    /// The file, opened anew: most likely, for the descriptor may be another's by now.
+    pub(crate) fn open(&self) -> Option<File> {
+        let path = format!("/proc/{}/fd/{}", self.process, self.fd);
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+        file.metadata().is_ok_and(|meta| meta.is_file()).then_some(file)
+    }
+}
+
 /// Looks at files through the descriptors of processes.
 #[derive(Debug, Default)]
 pub(crate) struct Looking {
@@ -23,8 +47,8 @@ pub(crate) struct Looking {
 }
 
 impl Looking {
-    /// What a finished call of a process read of a regular file: which one, and the offset of the first byte.
-    pub(crate) fn of_call(&mut self, process: HostTid, call: &Call) -> Option<(SourceFile, u64)> {
+    /// What a finished call of a process read of a regular file.
+    pub(crate) fn of_call(&mut self, process: HostTid, call: &Call) -> Option<ReadOf> {
         let len = u64::try_from(call.result).ok().filter(|&len| len >= SHORTEST)?;
         let place = kernel::reads_file(call)?;
         // Some kernels have no such call, some do not allow it.
@@ -32,8 +56,8 @@ impl Looking {
             Ok(file) => through(file, place)?,
             Err(_) => by_name(process, place)?,
         };
-        let start = place.offset.or_else(|| end.checked_sub(len))?;
-        Some((file, start))
+        let offset = place.offset.or_else(|| end.checked_sub(len))?;
+        Some(ReadOf { file, offset, process, fd: place.fd })
     }
 
     /// A process's open file. It must be closed before the process goes on, which may wait for that.
@@ -96,8 +120,11 @@ mod tests {
         file.read_to_end(&mut Vec::new()).unwrap();
         let args = |offset| [fd as u64, 0x1000, 5000, offset, 0, 0];
         let call = |name, offset| Call::finished(kernel::number(name), args(offset), 5000);
-        assert_eq!(looking.of_call(me, &call("read", 0)), Some((source, 4000)));
-        assert_eq!(looking.of_call(me, &call("pread64", 77)), Some((source, 77)));
+        let read = |offset| Some(ReadOf { file: source, offset, process: me, fd });
+        assert_eq!(looking.of_call(me, &call("read", 0)), read(4000));
+        assert_eq!(looking.of_call(me, &call("pread64", 77)), read(77));
+        let opened = read(0).and_then(|read| read.open()).unwrap();
+        assert_eq!(regular(&opened.metadata().unwrap()), Some(source));
         assert_eq!(looking.of_call(me, &call("write", 77)), None);
         let (pipe, _writer) = io::pipe().unwrap();
         let args = [pipe.as_raw_fd() as u64, 0x1000, 5000, 0, 0, 0];

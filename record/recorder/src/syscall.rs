@@ -5,10 +5,11 @@ use std::rc::Rc;
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
 use kernel::{Call, Class, Errno, MapCall};
 use ptrace::Stopped;
-use trace::{MemWrite, SourceFile, SyscallInfo};
+use trace::{MemWrite, SyscallInfo};
 
 use crate::follow::{self, Changes};
 use crate::ptracing;
+use crate::reading::ReadOf;
 use crate::scratch::{self, Plan, View};
 use crate::seccomp::{Asked, Denial};
 use crate::session::Core;
@@ -296,7 +297,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     foreign.extend(foreign::changes(core, task, &call)?);
     writes.extend(read_ranges(core, task, &foreign, None)?);
     // No other recording reads what this one writes: that is better packed than kept.
-    let not_written = |(file, _): &(SourceFile, u64)| !core.follow.was_writable((file.dev, file.ino));
+    let not_written = |read: &ReadOf| !core.follow.was_writable((read.file.dev, read.file.ino));
     let from = core.looking.of_call(task.process, &call).filter(not_written);
     writes.extend(read_ranges(core, task, &ranges, from)?);
     if let Class::Map(kind) = pending.class {
@@ -383,12 +384,12 @@ fn effects(call: &Call, memory: &dyn GuestMemory) -> Result<Vec<GuestRange>, Sto
     })
 }
 
-/// What the kernel wrote, one range after the other; `from` is where in which file the first byte stood, if it was read from one.
+/// What the kernel wrote, one range after the other, read from a file if `from` says so.
 fn read_ranges(
     core: &mut Core,
     task: &Task,
     ranges: &[GuestRange],
-    mut from: Option<(SourceFile, u64)>,
+    mut from: Option<ReadOf>,
 ) -> Result<Vec<MemWrite>, StopError> {
     let writer = &mut core.sink.writer;
     let mut writes = Vec::with_capacity(ranges.len());
@@ -396,8 +397,8 @@ fn read_ranges(
         match task.space.memory.read_vec(range.start, range.len() as usize) {
             Ok(bytes) => {
                 let data = match from {
-                    Some((file, at)) if range.len() >= reading::SHORTEST => {
-                        writer.of_file(file, at, &bytes)?
+                    Some(read) if range.len() >= reading::SHORTEST => {
+                        writer.of_file(read.file, &|| read.open(), read.offset, &bytes)?
                     }
                     _ => image::data(bytes, writer)?,
                 };
@@ -406,7 +407,7 @@ fn read_ranges(
             // The kernel could not write there either.
             Err(unmapped) => tracing::debug!(?range, %unmapped, "an effect lies in unmapped memory"),
         }
-        from = from.map(|(file, at)| (file, at + range.len()));
+        from = from.map(|read| read.after(range.len()));
     }
     Ok(writes)
 }

@@ -8,15 +8,18 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use guest::FileId;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::header::Version;
+use crate::pieces::Origin;
 use crate::sparse::{self, CopyError};
 
 /// A file's times are believed to tell its contents only when it was last changed this long before, in nanoseconds.
@@ -125,6 +128,8 @@ impl Identity {
 pub(crate) struct Shelf {
     files: PathBuf,
     store: Option<PathBuf>,
+    /// Whether files of others share their blocks with what lies here, as far as is known.
+    shares_blocks: Arc<AtomicBool>,
 }
 
 /// Keeps files for one trace.
@@ -141,7 +146,12 @@ impl Shelf {
         // The hash looks at the processor when it is first used: now, for a recorder may have `cpuid` trapped later.
         let _ = blake3::hash(&[0; 4096]);
         let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
-        Self { files, store }
+        Self { files, store, shares_blocks: Arc::new(AtomicBool::new(true)) }
+    }
+
+    /// Whether it is worth a try to give [`Shelf::put`] an origin; changes once it was tried in vain.
+    pub(crate) fn shares_blocks(&self) -> &Arc<AtomicBool> {
+        &self.shares_blocks
     }
 
     /// The trace's own folder.
@@ -149,8 +159,9 @@ impl Shelf {
         &self.files
     }
 
-    /// Keeps bytes under their hash. Fails with the file that could not be written.
-    pub(crate) fn put(&self, bytes: &[u8]) -> Result<[u8; 32], (PathBuf, io::Error)> {
+    /// Keeps bytes under their hash; in blocks of the file that they come from, where they still lie there and the file system allows that. Fails
+    /// with the file that could not be written.
+    pub(crate) fn put(&self, bytes: &[u8], origin: Option<Origin>) -> Result<[u8; 32], (PathBuf, io::Error)> {
         let hash = blake3::hash(bytes);
         let name = hash.to_hex();
         let (to, hash) = (self.files.join(name.as_str()), *hash.as_bytes());
@@ -165,8 +176,12 @@ impl Shelf {
         {
             return Ok(hash);
         }
-        let written = File::options().write(true).create_new(true).mode(0o444).open(&to);
-        if let Err(error) = written.and_then(|mut file| file.write_all(bytes)) {
+        let written = File::options().read(true).write(true).create_new(true).mode(0o444).open(&to);
+        let written = written.and_then(|file| match origin {
+            Some(origin) if self.shares(&file, &origin, bytes)? => Ok(()),
+            _ => file.write_all_at(bytes, 0),
+        });
+        if let Err(error) = written {
             let _ = fs::remove_file(&to);
             return Err((to, error));
         }
@@ -175,6 +190,26 @@ impl Shelf {
             let _ = fs::hard_link(&to, stored);
         }
         Ok(hash)
+    }
+
+    /// Fills a new file with blocks of another. False, and the file empty, if that cannot be or these are not the bytes.
+    fn shares(&self, to: &File, origin: &Origin, bytes: &[u8]) -> io::Result<bool> {
+        if let Err(error) = clone_range(origin, bytes.len() as u64, to) {
+            // A range that does not end with a block or the file: another may do.
+            if error.raw_os_error() != Some(nix::libc::EINVAL) {
+                self.shares_blocks.store(false, Ordering::Relaxed);
+            }
+            return Ok(false);
+        }
+        let mut shared = vec![0; bytes.len()];
+        if to.metadata()?.len() == bytes.len() as u64
+            && to.read_exact_at(&mut shared, 0).is_ok()
+            && shared == bytes
+        {
+            return Ok(true);
+        }
+        to.set_len(0)?;
+        Ok(false)
     }
 
     /// Puts the store's file of that hash into the trace.
@@ -319,6 +354,21 @@ fn remember(store: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::rename(temporary, place)
 }
 
+/// Makes the empty file `to` share the blocks of a part of another.
+fn clone_range(from: &Origin, len: u64, to: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let range = nix::libc::file_clone_range {
+        src_fd: from.file.as_raw_fd().into(),
+        src_offset: from.offset,
+        src_length: len,
+        dest_offset: 0,
+    };
+    #[expect(unsafe_code, reason = "FICLONERANGE has no safe wrapper")]
+    // SAFETY: FICLONERANGE reads a `file_clone_range`, which outlives the call, and touches no other memory; both files are open for the call.
+    let cloned = unsafe { nix::libc::ioctl(to.as_raw_fd(), nix::libc::FICLONERANGE, &raw const range) };
+    if cloned == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Makes `to` hold what `from` holds: by reflink, else by copying.
 fn copy_contents(from: &File, to: &File) -> Result<(), CopyError> {
     use std::os::fd::AsRawFd;
@@ -334,6 +384,31 @@ fn copy_contents(from: &File, to: &File) -> Result<(), CopyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_kept_whatever_the_file_they_come_from_holds_by_now() {
+        let scratch = tempfile::tempdir().unwrap();
+        let shelf = Shelf::new(scratch.path().join("files"), None);
+        fs::create_dir(shelf.folder()).unwrap();
+        let block = |seed: u8| (0..8192).map(|i| (i % 251) as u8 ^ seed).collect::<Vec<u8>>();
+        let path = scratch.path().join("origin");
+        let blocks: Vec<u8> = (0..4).flat_map(block).chain([9; 100]).collect();
+        fs::write(&path, &blocks).unwrap();
+        let check = |offset, bytes: &[u8]| {
+            let origin = Origin { file: File::open(&path).unwrap(), offset };
+            let hash = shelf.put(bytes, Some(origin)).unwrap();
+            assert_eq!(hash, *blake3::hash(bytes).as_bytes());
+            let kept = fs::read(shelf.folder().join(blake3::hash(bytes).to_hex().as_str())).unwrap();
+            assert!(kept == bytes, "{offset}: other bytes were kept");
+        };
+        // As they lie there; to the end; not along blocks; other bytes; more than there is.
+        check(8192, &block(1));
+        check(24576, &blocks[24576..]);
+        check(5, &blocks[5..9000]);
+        check(8192, &block(2));
+        check(0, &block(7));
+        check(24576, &[&blocks[24576..], &block(8)].concat());
+    }
 
     #[test]
     fn equal_contents_are_kept_once_and_changes_are_seen() {

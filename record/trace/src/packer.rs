@@ -15,7 +15,7 @@ use guest::PieceId;
 
 use crate::files::Shelf;
 use crate::frame::{FrameWriter, Kind};
-use crate::pieces::{KeptPiece, Written};
+use crate::pieces::{KeptPiece, Origin, Written};
 use crate::writer::WriteError;
 
 /// Frames that wait at most.
@@ -34,7 +34,7 @@ pub(crate) struct Frame {
 
 enum Job {
     Write(Frame),
-    Keep(PieceId, Vec<u8>),
+    Keep(PieceId, Vec<u8>, Option<Origin>),
     /// Everything before it was written, or cannot be.
     Tell(SyncSender<()>),
 }
@@ -60,8 +60,8 @@ impl Files {
     }
 
     /// Writes a piece, and says so in the event stream.
-    fn keep(&mut self, id: PieceId, bytes: &[u8]) -> Result<(), Failed> {
-        let hash = self.shelf.put(bytes).map_err(|(path, source)| Failed { path, source })?;
+    fn keep(&mut self, id: PieceId, bytes: &[u8], origin: Option<Origin>) -> Result<(), Failed> {
+        let hash = self.shelf.put(bytes, origin).map_err(|(path, source)| Failed { path, source })?;
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(hash);
         let failed = |source| Failed { path: self.events.path().to_owned(), source };
         let raw = postcard::to_stdvec(&KeptPiece { hash, len: bytes.len() as u32 });
@@ -150,8 +150,8 @@ impl Packer {
     }
 
     /// Has a piece kept, the one after those before it.
-    pub(crate) fn keep(&self, id: PieceId, bytes: Vec<u8>) -> Result<(), WriteError> {
-        self.send(Job::Keep(id, bytes))
+    pub(crate) fn keep(&self, id: PieceId, bytes: Vec<u8>, origin: Option<Origin>) -> Result<(), WriteError> {
+        self.send(Job::Keep(id, bytes, origin))
     }
 
     /// Waits until everything that was handed over is written.
@@ -247,13 +247,13 @@ fn do_job(files: &mut Files, job: Job, back: &Sender<Vec<u8>>, failed: &OnceLock
             return;
         }
         Job::Write(frame) if failed.get().is_some() => (frame.raw, Ok(())),
-        Job::Keep(_, bytes) if failed.get().is_some() => (bytes, Ok(())),
+        Job::Keep(_, bytes, _) if failed.get().is_some() => (bytes, Ok(())),
         Job::Write(frame) => {
             let done = files.write(&frame);
             (frame.raw, done)
         }
-        Job::Keep(id, bytes) => {
-            let done = files.keep(id, &bytes);
+        Job::Keep(id, bytes, origin) => {
+            let done = files.keep(id, &bytes, origin);
             (bytes, done)
         }
     };

@@ -10,12 +10,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use guest::PieceId;
 use serde::{Deserialize, Serialize};
 
 use crate::event::PieceRef;
+use crate::files::Shelf;
 use crate::packer::Packer;
 use crate::writer::WriteError;
 
@@ -55,6 +57,13 @@ pub struct SourceFile {
     pub ino: u64,
 }
 
+/// Where in a file the bytes of a piece may lie, in one run.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) file: File,
+    pub(crate) offset: u64,
+}
+
 /// The hashes of the pieces that were written, by id.
 pub(crate) type Written = Arc<Mutex<Vec<[u8; 32]>>>;
 
@@ -69,6 +78,8 @@ pub(crate) struct Pieces {
     lens: Vec<u32>,
     written: Written,
     at_hand: VecDeque<(PieceId, File)>,
+    /// Whether files share their blocks with pieces, as far as is known.
+    shares_blocks: Arc<AtomicBool>,
 }
 
 /// What is known of a file.
@@ -96,6 +107,7 @@ struct Place {
 struct Open {
     id: PieceId,
     bytes: Vec<u8>,
+    origin: Option<Origin>,
     complete: bool,
 }
 
@@ -166,16 +178,17 @@ impl Places {
 }
 
 impl Pieces {
-    /// None yet. They will lie in `folder`, and their hashes in `written` once they do.
-    pub(crate) fn new(folder: PathBuf, written: Written) -> Self {
+    /// None yet. They will lie on `shelf`, and their hashes in `written` once they do.
+    pub(crate) fn new(shelf: &Shelf, written: Written) -> Self {
         Self {
-            folder,
+            folder: shelf.folder().to_owned(),
             sources: HashMap::new(),
             places: 0,
             open: VecDeque::new(),
             lens: Vec::new(),
             written,
             at_hand: VecDeque::new(),
+            shares_blocks: Arc::clone(shelf.shares_blocks()),
         }
     }
 
@@ -184,11 +197,11 @@ impl Pieces {
         &self.lens
     }
 
-    /// Where bytes are kept that a call read of a file; `None` where they should go into the payload stream.
+    /// Where bytes are kept that a call read of a file; `None` where they should go into the payload stream. `open` opens the file.
     pub(crate) fn refer(
         &mut self,
         packer: &Packer,
-        file: SourceFile,
+        (file, open): (SourceFile, &dyn Fn() -> Option<File>),
         offset: u64,
         bytes: &[u8],
     ) -> Result<Option<Vec<PieceRef>>, WriteError> {
@@ -215,7 +228,7 @@ impl Pieces {
                 Some(part) => push(&mut refs, part),
                 None => {
                     let at = offset + from as u64;
-                    self.append(packer, file, (at, &bytes[from..from + len]), &mut refs)?;
+                    self.append(packer, (file, open), (at, &bytes[from..from + len]), &mut refs)?;
                 }
             }
             from += len;
@@ -258,7 +271,7 @@ impl Pieces {
     fn append(
         &mut self,
         packer: &Packer,
-        file: SourceFile,
+        (file, open_file): (SourceFile, &dyn Fn() -> Option<File>),
         (mut offset, mut bytes): (u64, &[u8]),
         refs: &mut Vec<PieceRef>,
     ) -> Result<(), WriteError> {
@@ -268,6 +281,10 @@ impl Pieces {
             let boundary = PIECE - (offset % PIECE as u64) as usize;
             let now = bytes.len().min(PIECE - open.bytes.len()).min(boundary);
             let part = PieceRef { piece, offset: open.bytes.len() as u32, len: now as u32 };
+            if open.bytes.is_empty() && self.shares_blocks.load(Ordering::Relaxed) {
+                open.origin = open_file().map(|file| Origin { file, offset });
+            }
+            open.origin.take_if(|origin| origin.offset + open.bytes.len() as u64 != offset);
             open.bytes.extend_from_slice(&bytes[..now]);
             open.complete = open.bytes.len() == PIECE || now == boundary;
             self.lens[piece.index()] += now as u32;
@@ -301,7 +318,7 @@ impl Pieces {
         self.lens.push(0);
         let mut bytes = packer.body();
         bytes.reserve_exact(PIECE);
-        self.open.push_back(Open { id, bytes, complete: false });
+        self.open.push_back(Open { id, bytes, origin: None, complete: false });
         self.sources.entry(file).or_default().open = Some(id);
         Ok(id)
     }
@@ -328,8 +345,8 @@ impl Pieces {
     /// Hands over the complete pieces that come before any incomplete one.
     fn hand_over(&mut self, packer: &Packer) -> Result<(), WriteError> {
         while self.open.front().is_some_and(|open| open.complete) {
-            let Some(Open { id, bytes, .. }) = self.open.pop_front() else { break };
-            packer.keep(id, bytes)?;
+            let Some(Open { id, bytes, origin, .. }) = self.open.pop_front() else { break };
+            packer.keep(id, bytes, origin)?;
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ impl TraceWriter {
         events.frame(Kind::Header, 0, 1, &bytes).map_err(io(&dir.join("events")))?;
         let shelf = Shelf::new(files, store);
         let kept = Written::default();
-        let pieces = Pieces::new(shelf.folder().to_owned(), Arc::clone(&kept));
+        let pieces = Pieces::new(&shelf, Arc::clone(&kept));
         let keeper = Keeper::new(shelf.clone());
         let packer = Packer::new(Files { events, payload, shelf, kept });
         Ok(Self {
@@ -225,9 +225,16 @@ impl TraceWriter {
     }
 
     /// Keeps bytes that a call read of a file from `offset` on, for an event that refers to them: in pieces, and once where the same was
-    /// read there before; in the payload stream while little is read.
-    pub fn of_file(&mut self, file: SourceFile, offset: u64, bytes: &[u8]) -> Result<Data, WriteError> {
-        match self.pieces.refer(&self.packer, file, offset, bytes)? {
+    /// read there before; in the payload stream while little is read. `open` opens the file, to share its blocks where the file system can; whether
+    /// it still holds those bytes, or is that file, is of no account.
+    pub fn of_file(
+        &mut self,
+        file: SourceFile,
+        open: &dyn Fn() -> Option<File>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Data, WriteError> {
+        match self.pieces.refer(&self.packer, (file, open), offset, bytes)? {
             Some(parts) => Ok(Data::Pieces(parts)),
             None => self.payload(bytes),
         }

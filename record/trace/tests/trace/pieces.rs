@@ -35,7 +35,7 @@ impl Reads {
     }
 
     fn read(&mut self, file: SourceFile, offset: u64, bytes: &[u8]) -> Data {
-        let data = self.writer.of_file(file, offset, bytes).unwrap();
+        let data = self.writer.of_file(file, &|| None, offset, bytes).unwrap();
         assert_eq!(data.len(), bytes.len());
         let mut event: Event = sample::events()[1].clone();
         event.maps.clear();
