@@ -97,8 +97,17 @@ fn what_was_killed_while_it_made_a_call_is_told_to_the_end() {
 
 #[test]
 fn signals_arrive_wherever_calls_are_made() {
+    // Where they arrive is chance, and less of it on a busy machine.
+    let most =
+        [25, 50, 100, 200, 400].into_iter().map(signals_arrive).take_while(|after_call| *after_call == 0);
+    assert!(most.count() < 5, "none arrived while a call was made");
+}
+
+/// Checks a program that is stopped by signals from outside so many times. At how many of its execution points it stands behind a call.
+#[track_caller]
+fn signals_arrive(times: u64) -> u32 {
     let scratch = tempfile::tempdir().unwrap();
-    let (printed, trace) = signalled(scratch.path(), 25);
+    let (printed, trace) = signalled(scratch.path(), times);
     assert!(printed.ends_with("\nended\n"), "{printed}");
     assert_eq!(trace::check(&trace), []);
     let (mut buffered, mut after_call, mut stopped, mut handled) = (0, 0, 0, 0);
@@ -119,10 +128,10 @@ fn signals_arrive_wherever_calls_are_made() {
     }
     // Of those that come too soon after one another the kernel makes one.
     assert!(buffered > 1000 && stopped > 2 && handled > 2, "{buffered} {stopped} {handled}");
-    assert!(after_call > 0, "{after_call}");
     for turn in ["first replay", "second replay"] {
         assert_eq!(succeed("replay", trace.dir()), printed, "{turn}");
     }
+    after_call
 }
 
 #[test]
