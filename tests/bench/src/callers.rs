@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::workloads::{self, Workload, compile, source, translation_unit, words};
+use crate::workloads::{self, Length, Workload, compile, source, translation_unit, words};
 
 /// C files that are compiled by `make`.
 const SOURCES: usize = 28;
@@ -58,7 +58,8 @@ pub(crate) fn all(dir: &Path) -> io::Result<Vec<Caller>> {
         call("pipe", "pipe"),
         caller("dd bs=1", &["dd"], "dd if=/dev/zero of=/dev/null bs=1 count=1000000"),
     ];
-    let plain = workloads::all(dir)?.into_iter().map(|workload| Caller { workload, needs: &[] });
+    let plain =
+        workloads::all(dir, Length::Short)?.into_iter().map(|workload| Caller { workload, needs: &[] });
     all.extend(plain.filter(|caller| !["fib", "c++", "mawk"].contains(&caller.workload.name)));
     all.push(caller("gcc -c", &[], &format!("gcc -O2 -c {} -o {}", at("unit.c"), at("unit.o"))));
     all.push(rust(dir)?);

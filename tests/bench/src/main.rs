@@ -1,7 +1,8 @@
 //! Prints the project's figures: recording, replaying and indexing against a native run, side by side in one run.
 //!
 //! usage: `cargo run --release -p backstory-bench [-- [--record | --threads | --limits] [--runs N] [WORKLOAD...]]` after `cargo build --release`. Ratios are
-//! of CPU time (user and system, of every process involved), the smallest of the runs. `trace KiB` is both streams, `kept KiB`
+//! of CPU time (user and system, of every process involved), the smallest of the runs. What is recorded runs for seconds, since starting
+//! a recording has a figure of its own; what is replayed and indexed is shorter (`short s` natively). `trace KiB` is both streams, `kept KiB`
 //! the kept files and pieces, which recordings share; `rec MiB` the recorder's own resident set. With `--record` nothing is replayed.
 //! With `--threads`, programs with threads and signals instead, against native runs on one processor: what recording them costs;
 //! execution points, what taking one takes at the median (also without 2 us for each page that was written), and the share of all of
@@ -15,11 +16,11 @@ mod measure;
 mod threads;
 mod workloads;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use measure::{Usage, least, median_of, run};
-use workloads::Workload;
+use workloads::{Length, Workload};
 
 /// Figures of one workload.
 struct Row {
@@ -34,6 +35,7 @@ struct Row {
 
 /// Figures of one workload's replay and index.
 struct Replayed {
+    native: f64,
     replay: f64,
     /// What the replay's largest process has resident beyond the native one's.
     extra_rss_kib: u64,
@@ -100,17 +102,19 @@ fn bench(binary: &Path, scratch: &Path, runs: usize, replays: bool, only: &[Stri
     print!("{:>9} {:>8} {:>8}", "trace KiB", "kept KiB", "rec MiB");
     if replays {
         print!(
-            " {:>7} {:>9} {:>9} {:>8} {:>9} {:>8} {:>7}",
-            "replay", "Minstr", "index M/s", "B/instr", "extra MiB", "why ms", "gdb s"
+            " {:>8} {:>7} {:>9} {:>9} {:>8} {:>9} {:>8} {:>7}",
+            "short s", "replay", "Minstr", "index M/s", "B/instr", "extra MiB", "why ms", "gdb s"
         );
     }
     println!();
     let mut rows = Vec::new();
-    for workload in workloads::all(scratch)? {
-        if !only.is_empty() && !only.iter().any(|name| name == workload.name) {
+    let short = workloads::all(scratch, Length::Short)?;
+    for (long, short) in workloads::all(scratch, Length::Long)?.iter().zip(&short) {
+        if !only.is_empty() && !only.iter().any(|name| name == long.name) {
             continue;
         }
-        let row = one(binary, &workload, scratch, runs, replays)?;
+        let mut row = recorded(binary, long, scratch, runs)?;
+        row.replayed = if replays { Some(replayed(binary, short, scratch, runs)?) } else { None };
         print(&row);
         rows.push(row);
     }
@@ -123,7 +127,7 @@ fn bench(binary: &Path, scratch: &Path, runs: usize, replays: bool, only: &[Stri
 fn start_millis(binary: &Path, scratch: &Path, runs: usize) -> std::io::Result<f64> {
     let command = vec!["true".to_owned()];
     let workload = Workload { name: "true", command, input: None };
-    let row = one(binary, &workload, scratch, runs.max(10), false)?;
+    let row = recorded(binary, &workload, scratch, runs.max(10))?;
     Ok((row.record - 1.0) * row.native * 1000.0)
 }
 
@@ -138,9 +142,9 @@ fn print(row: &Row) {
         row.kept_bytes / 1024,
         mib(row.record_rss_kib)
     );
-    if let Some(Replayed { replay, extra_rss_kib, index }) = &row.replayed {
+    if let Some(Replayed { native, replay, extra_rss_kib, index }) = &row.replayed {
         print!(
-            " {replay:>7.2} {:>9.1} {:>9.0} {:>8.3} {:>9.0} {:>8.1} {:>7.2}",
+            " {native:>8.3} {replay:>7.2} {:>9.1} {:>9.0} {:>8.3} {:>9.0} {:>8.1} {:>7.2}",
             index.instructions as f64 / 1e6,
             index.speed(),
             index.bytes_each(),
@@ -191,52 +195,62 @@ fn arguments(parts: &[&str], trace: &Path, rest: &[&str]) -> Vec<String> {
     parts.iter().map(|p| p.replace("TRACE", &trace)).chain(rest.iter().map(|r| (*r).to_owned())).collect()
 }
 
-fn one(
-    binary: &Path,
-    workload: &Workload,
-    scratch: &Path,
-    runs: usize,
-    replays: bool,
-) -> std::io::Result<Row> {
-    let binary = binary.to_string_lossy();
+/// Records a workload to `trace`.
+fn record(binary: &Path, workload: &Workload, scratch: &Path, trace: &Path) -> std::io::Result<Usage> {
     let command: Vec<&str> = workload.command.iter().map(String::as_str).collect();
-    let (mut native, mut record, mut replay) = (Vec::new(), Vec::new(), Vec::new());
-    let mut trace = PathBuf::new();
-    for turn in 0..runs {
+    let args = arguments(&[&binary.to_string_lossy(), "record", "-o", "TRACE", "--"], trace, &command);
+    run(&args, scratch, workload.input.as_deref())
+}
+
+/// Measures recording.
+fn recorded(binary: &Path, workload: &Workload, scratch: &Path, runs: usize) -> std::io::Result<Row> {
+    let trace = scratch.join("trace");
+    let (mut native, mut recorded) = (Vec::new(), Vec::new());
+    let (mut trace_bytes, mut kept_bytes) = (0, 0);
+    for _ in 0..runs {
         native.push(run(&workload.command, scratch, workload.input.as_deref())?);
-        trace = scratch.join(format!("{}-{turn}", workload.name));
-        let args = arguments(&[&binary, "record", "-o", "TRACE", "--"], &trace, &command);
-        record.push(run(&args, scratch, workload.input.as_deref())?);
-        if replays {
-            replay.push(run(&arguments(&[&binary, "replay", "TRACE"], &trace, &[]), scratch, None)?);
-        }
-        if turn + 1 < runs {
+        recorded.push(record(binary, workload, scratch, &trace)?);
+        let size = |stream: &str| std::fs::metadata(trace.join(stream)).map(|meta| meta.len());
+        trace_bytes = size("events")? + size("payload")?;
+        kept_bytes = std::fs::read_dir(trace.join("files"))?
+            .map(|file| Ok(file?.metadata()?.len()))
+            .sum::<std::io::Result<u64>>()?;
+        std::fs::remove_dir_all(&trace)?;
+    }
+    let native = least(&native);
+    Ok(Row {
+        name: workload.name,
+        native,
+        record: least(&recorded) / native,
+        trace_bytes,
+        kept_bytes,
+        record_rss_kib: recorded.iter().map(|usage| usage.own_rss_kib).max().unwrap_or(0),
+        replayed: None,
+    })
+}
+
+/// Measures replaying, each time the first replay of a recording, and indexing.
+fn replayed(binary: &Path, workload: &Workload, scratch: &Path, runs: usize) -> std::io::Result<Replayed> {
+    let trace = scratch.join("trace");
+    let name = binary.to_string_lossy();
+    let (mut native, mut replay) = (Vec::new(), Vec::new());
+    for turn in 0..runs {
+        if turn > 0 {
             std::fs::remove_dir_all(&trace)?;
         }
+        native.push(run(&workload.command, scratch, workload.input.as_deref())?);
+        record(binary, workload, scratch, &trace)?;
+        replay.push(run(&arguments(&[&name, "replay", "TRACE"], &trace, &[]), scratch, None)?);
     }
-    let native_cpu = least(&native);
-    let size = |stream: &str| std::fs::metadata(trace.join(stream)).map(|meta| meta.len());
-    let mut row = Row {
-        name: workload.name,
-        native: native_cpu,
-        record: least(&record) / native_cpu,
-        trace_bytes: size("events")? + size("payload")?,
-        kept_bytes: std::fs::read_dir(trace.join("files"))?
-            .map(|file| Ok(file?.metadata()?.len()))
-            .sum::<std::io::Result<u64>>()?,
-        record_rss_kib: record.iter().map(|u| u.own_rss_kib).max().unwrap_or(0),
-        replayed: None,
+    let peak = |usages: &[Usage]| usages.iter().map(|usage| usage.peak_rss_kib).max().unwrap_or(0);
+    let replayed = Replayed {
+        native: least(&native),
+        replay: least(&replay) / least(&native),
+        extra_rss_kib: peak(&replay).saturating_sub(peak(&native)),
+        index: index(&name, &trace, scratch)?,
     };
-    if replays {
-        let peak = |usages: &[Usage]| usages.iter().map(|u| u.peak_rss_kib).max().unwrap_or(0);
-        row.replayed = Some(Replayed {
-            replay: least(&replay) / native_cpu,
-            extra_rss_kib: peak(&replay).saturating_sub(peak(&native)),
-            index: index(&binary, &trace, scratch)?,
-        });
-    }
     std::fs::remove_dir_all(&trace)?;
-    Ok(row)
+    Ok(replayed)
 }
 
 /// Indexes a recording and asks it.

@@ -16,6 +16,15 @@ pub(crate) struct Workload {
     pub(crate) input: Option<PathBuf>,
 }
 
+/// How long the programs run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// As long as one waits for an index of it.
+    Short,
+    /// Natively two seconds or more, beside which it takes little to start a recording.
+    Long,
+}
+
 pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("workloads").join(name)
 }
@@ -52,29 +61,41 @@ pub(crate) fn compile(compiler: &str, name: &str, out: &Path) -> io::Result<()> 
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{compiler} failed on {name}"))) }
 }
 
-/// Every workload, its inputs made in `dir`.
-pub(crate) fn all(dir: &Path) -> io::Result<Vec<Workload>> {
+/// A program's text so many times over.
+fn repeated(dir: &Path, name: &str, times: usize, between: &str) -> io::Result<String> {
+    let path = dir.join(format!("{times}-{name}"));
+    let text = fs::read_to_string(source(name))?;
+    fs::write(&path, vec![text; times].join(between))?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+/// Every workload, its inputs made in `dir`. They are the same ones in the same order for each length.
+pub(crate) fn all(dir: &Path, length: Length) -> io::Result<Vec<Workload>> {
     let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
-    prose(&dir.join("big"), 30_000_000)?;
+    let times = |long| if length == Length::Long { long } else { 1 };
+    let again = |name, long, between| repeated(dir, name, times(long), between);
+    let big = format!("big-{}", times(2));
+    prose(&dir.join(&big), times(2) * 30_000_000)?;
     prose(&dir.join("small"), 3_000_000)?;
     compile("gcc", "fib.c", &dir.join("fib"))?;
     compile("g++", "ex.cpp", &dir.join("ex"))?;
     let unit = at("unit.c");
     translation_unit(Path::new(&unit), 400)?;
-    let from = |name: &str| source(name).to_string_lossy().into_owned();
     let cc1 = Command::new("gcc").arg("-print-prog-name=cc1").output()?;
     let cc1 = String::from_utf8_lossy(&cc1.stdout).trim().to_owned();
-    let plain = |name, command| Workload { name, command, input: None };
+    let fib = if length == Length::Long { 45 } else { 38 };
+    let sql = PathBuf::from(again("heavy.sql", 2, "DROP TABLE t;\n")?);
+    let plain = |name, command: String| Workload { name, command: words(&command), input: None };
     Ok(vec![
-        plain("gzip", words(&format!("gzip -9 -c {}", at("big")))),
-        plain("xz", words(&format!("xz -3 -T1 -c {}", at("small")))),
-        Workload { name: "sqlite3", command: words("sqlite3 :memory:"), input: Some(source("heavy.sql")) },
-        plain("perl", words(&format!("perl {}", from("p.pl")))),
-        plain("python3", words(&format!("{} {}", python()?, from("b.py")))),
-        plain("cc1", words(&format!("{cc1} -quiet -O2 {unit} -o {}", at("unit.s")))),
-        plain("fib", words(&format!("{} 38", at("fib")))),
-        plain("c++", words(&at("ex"))),
-        plain("mawk", words(&format!("mawk -f {}", from("b.awk")))),
+        plain("gzip", format!("gzip -9 -c {}", at(&big))),
+        plain("xz", format!("xz -3 -T1 -c {}", at("small"))),
+        Workload { input: Some(sql), ..plain("sqlite3", "sqlite3 :memory:".to_owned()) },
+        plain("perl", format!("perl {}", again("p.pl", 16, "")?)),
+        plain("python3", format!("{} {}", python()?, again("b.py", 6, "")?)),
+        plain("cc1", format!("{cc1} -quiet -O2 {unit} -o {}", at("unit.s"))),
+        plain("fib", format!("{} {fib}", at("fib"))),
+        plain("c++", format!("{} {}", at("ex"), times(10))),
+        plain("mawk", format!("mawk -f {}", again("b.awk", 6, "")?)),
     ])
 }
 
