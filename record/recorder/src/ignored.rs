@@ -2,15 +2,19 @@
 //!
 //! The kernel drops an ignored signal where it is sent, unless its receiver is traced: then it interrupts what the receiver waits for,
 //! which comes back with EINTR or with less than it was asked for. So such signals are blocked while a call may wait, and are met as it
-//! returns.
+//! returns. A call that brings along which signals are blocked meanwhile goes on by itself after one that is ignored, but for
+//! `epoll_pwait` and its like: that reads a copy, with such signals in it, but for those that its task blocks otherwise: these the
+//! kernel keeps, ignored or not.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
-use guest::{GuestAddr, GuestMemory};
-use kernel::{Call, Class};
+use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
+use kernel::{Call, Class, Place, Pointer};
 use ptrace::{HostTid, Stopped};
 
 use crate::procfs;
+use crate::scratch::{Plan, View};
 use crate::signal::bit;
 use crate::stop::StopError;
 use crate::task::Task;
@@ -34,6 +38,8 @@ pub(crate) struct Ignored {
     fewer: Cell<bool>,
     /// They do not want to hear of stops of their children (`SA_NOCLDSTOP`).
     stops: Cell<bool>,
+    /// What the handlers of signals want blocked besides (`sa_mask`).
+    handlers: RefCell<BTreeMap<u64, u64>>,
 }
 
 impl Ignored {
@@ -50,6 +56,9 @@ impl Ignored {
     /// A signal has got another action, the kernel's `struct sigaction` at an address.
     pub(crate) fn acted(&self, memory: &dyn GuestMemory, signal: u64, action: GuestAddr) {
         const FLAGS: u64 = 8;
+        const MASK: u64 = 24;
+        let blocks = memory.read_u64(action.wrapping_add(MASK)).unwrap_or(0);
+        self.handlers.borrow_mut().insert(signal, blocks);
         if signal == libc::SIGCHLD as u64 {
             let flags = memory.read_u64(action.wrapping_add(FLAGS)).unwrap_or(0);
             self.stops.set(flags & libc::SA_NOCLDSTOP as u64 != 0);
@@ -96,6 +105,41 @@ pub(crate) fn block(
     }
     stopped.set_signal_mask(mask | ignored)?;
     Ok(Some(mask))
+}
+
+/// Where a call reads what is blocked meanwhile, if it is to read a copy.
+pub(crate) fn mask_to_copy(task: &Task, class: Class, call: &Call) -> Option<Place> {
+    const SET: u64 = 8;
+    let ends_early = matches!(call.nr, EPOLL_PWAIT | EPOLL_PWAIT2) && has_own_mask(call);
+    let range = GuestRange::new(GuestAddr(call.args[4]), SET);
+    let copied = ends_early && class == Class::MayBlock && task.tracing.is_none();
+    copied.then_some(Place { range, read: true, pointer: Pointer::Argument(4) })
+}
+
+/// Adds what a task ignores to the copy of what its call wants blocked. Returns what was added.
+pub(crate) fn block_in_copy(
+    task: &Task,
+    stopped: &Stopped,
+    (place, plan): (Place, &Plan),
+) -> Result<u64, StopError> {
+    let Plan::Moved(scratch) = plan else { return Ok(0) };
+    let memory = &task.space.memory;
+    let wanted = View { memory, scratch }.read_u64(place.range.start)?;
+    let more = task.ignored.set(task.host) & !wanted & !stopped.signal_mask()?;
+    let at = scratch.place_of(place.range.start).ok_or(Unmapped { addr: place.range.start })?;
+    memory.write(at, &(wanted | more).to_le_bytes())?;
+    Ok(more)
+}
+
+/// A handler was entered after such a call: what was added is no longer blocked, but for what the handler wants.
+pub(crate) fn in_handler(task: &mut Task, signal: i32, stopped: &mut Stopped) -> Result<(), StopError> {
+    let added = std::mem::take(&mut task.deafened);
+    let wanted = task.ignored.handlers.borrow().get(&(signal as u64)).copied().unwrap_or(0);
+    if added & !wanted != 0 {
+        let mask = stopped.signal_mask()?;
+        stopped.set_signal_mask(mask & !(added & !wanted))?;
+    }
+    Ok(())
 }
 
 /// Whether a call brings along the signals that are blocked meanwhile.

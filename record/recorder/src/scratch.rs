@@ -94,14 +94,17 @@ pub(crate) enum Plan {
     Moved(Scratch),
 }
 
-/// Finds out where a call that is about to be made is to write.
+/// Finds out where a call that is about to be made is to write, or to read what is copied for it.
 pub(crate) fn plan(
     task: &Task,
     mut stopped: Stopped,
     call: &kernel::Call,
+    copied: Option<Place>,
 ) -> Result<(Stopped, Plan), StopError> {
     let memory = &task.space.memory;
-    let Some(places) = kernel::places(call, memory) else { return Ok((stopped, Plan::InPlace)) };
+    let written = if task.space.is_shared() { kernel::places(call, memory) } else { Some(Vec::new()) };
+    let Some(mut places) = written else { return Ok((stopped, Plan::InPlace)) };
+    places.extend(copied);
     if places.is_empty() {
         return Ok((stopped, Plan::AsItIs));
     }
@@ -166,7 +169,7 @@ impl Scratch {
     }
 
     /// Where a byte of moved memory is.
-    fn place_of(&self, addr: GuestAddr) -> Option<GuestAddr> {
+    pub(crate) fn place_of(&self, addr: GuestAddr) -> Option<GuestAddr> {
         let (range, to) = self.moved.iter().find(|(range, _)| range.contains(addr))?;
         Some(to.wrapping_add(addr.0 - range.start.0))
     }

@@ -341,7 +341,7 @@ fn deliver(
     let from = stopped.registers()?;
     check_alive(task.host)?;
     stopped.step(signal)?;
-    let stopped = match wait_one(task.host)? {
+    let mut stopped = match wait_one(task.host)? {
         Report::Signal(libc::SIGTRAP, stopped) => stopped,
         report @ Report::Signal(libc::SIGSEGV, _) if signal == libc::SIGSEGV => {
             task.unframed = Some(info);
@@ -359,6 +359,7 @@ fn deliver(
     if same_place(&from, &raw) {
         return Err(StopError::bug(format!("signal {signal} did not enter its handler")));
     }
+    ignored::in_handler(task, signal, &mut stopped)?;
     event.after = Registers { orig_rax: u64::MAX, ..raw };
     event.xstate = Some(stopped.xstate()?);
     event.writes = vec![frame(core, task, &raw)?];

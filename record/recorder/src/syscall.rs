@@ -102,10 +102,20 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     let unseen = output::moves_unseen(&core.streams, task, nr, &args);
     let mut writes = Plan::AsItIs;
     let shown = if skipped.is_none() && !faulted { status::read(core, task, &call) } else { None };
+    let copied = ignored::mask_to_copy(task, class, &call);
+    task.deafened = 0;
     if let Some(restart) = restarted {
         writes = restart.writes;
-    } else if !faulted && shown.is_none() && class == Class::MayBlock && !unseen && space.is_shared() {
-        (stopped, writes) = scratch::plan(task, stopped, &call)?;
+    } else if !faulted
+        && shown.is_none()
+        && class == Class::MayBlock
+        && !unseen
+        && (space.is_shared() || copied.is_some())
+    {
+        (stopped, writes) = scratch::plan(task, stopped, &call, copied)?;
+        if let Some(place) = copied {
+            task.deafened = ignored::block_in_copy(task, &stopped, (place, &writes))?;
+        }
     }
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     core.sink.begin(task.id, task.space.id, before, info);
@@ -267,6 +277,9 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
         }
     }
     let result = call.result;
+    if result != Errno::EINTR.as_result() {
+        task.deafened = 0;
+    }
     match pending.class {
         Class::Unknown => kernel::answered_unknown(nr, &args, result)
             .map_err(|refusal| StopError::Refused(refusal.to_string()))?,

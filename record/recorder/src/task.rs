@@ -291,6 +291,8 @@ pub(crate) struct Task {
     pub(crate) segv: SegvShadow,
     /// What its process wants to hear of signals.
     pub(crate) ignored: Rc<Ignored>,
+    /// What its last call blocked more than it had wanted, if that was interrupted.
+    pub(crate) deafened: u64,
     /// What it believes of itself.
     pub(crate) guise: Guise,
     /// What it has forbidden itself.
@@ -405,6 +407,7 @@ impl Task {
             restart: None,
             segv: SegvShadow::default(),
             ignored: Rc::default(),
+            deafened: 0,
             guise,
             sandbox: Rc::default(),
             dying: 0,

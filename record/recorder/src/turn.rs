@@ -275,7 +275,8 @@ impl Session {
         let Some(task) = self.tasks.get(&tid).filter(|task| task.ignored.take_fewer()) else { return };
         let deaf = |other: &&Task| {
             let blocks = other.pending.as_ref().is_some_and(|pending| pending.mask.is_some());
-            Rc::ptr_eq(&other.ignored, &task.ignored) && blocks && matches!(other.run, Run::Running)
+            let deaf = blocks || other.deafened != 0;
+            Rc::ptr_eq(&other.ignored, &task.ignored) && deaf && matches!(other.run, Run::Running)
         };
         for other in self.tasks.values().filter(deaf) {
             if let Err(gone) = Running::assume(other.host).interrupt() {
