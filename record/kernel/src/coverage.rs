@@ -75,7 +75,7 @@ const INTRODUCTION: &str = "\
 Made from the tables of this crate; do not edit. Numbers and names are those of Linux 6.18 on x86-64. A call or request that is not
 listed is refused by name. *By hand* marks effects that code describes rather than the row.
 
-No row can tell what a descriptor leads to. Not seen are therefore: stores into memory by writing to `/proc/PID/mem`; changes of
+No row can tell what a descriptor leads to. Writes to `/proc/PID/mem` of recorded processes are followed. Not seen are changes of
 memory that is shared with a process outside the recording, or with a device.
 
 *Without a stop* marks calls that a program makes itself, from code of the recorder's, where its descriptors are good for that and it would

@@ -231,6 +231,42 @@ pub(crate) fn uncovered(
     Ok(writes)
 }
 
+/// Whether an extent lies beyond the end of a file, so that it grows, and what mappings of it may show of that. Without an extent, all.
+fn affected(file: &Followed, extent: Option<(u64, u64)>) -> (bool, (u64, u64)) {
+    let (_, _, pages) = file.kept.get();
+    let end_of_file = pages * PAGE_SIZE;
+    let grows = extent.is_none_or(|(_, end)| end > end_of_file);
+    let affected = match extent {
+        Some((start, end)) if grows => (start.min(end_of_file), end.next_multiple_of(PAGE_SIZE)),
+        Some(extent) => extent,
+        None => (0, u64::MAX),
+    };
+    (grows, affected)
+}
+
+/// Whether a space shows a part of a file.
+fn sees(space: &Space, file: &Rc<Followed>, part: (u64, u64)) -> bool {
+    space.followers.borrow().iter().any(|follower| {
+        let (start, end) = follower.extent();
+        Rc::ptr_eq(&follower.file, file) && start < part.1 && part.0 < end
+    })
+}
+
+/// The other spaces that a call concerns which is about to change a file so.
+pub(crate) fn awaited(
+    core: &Core,
+    task: &Task,
+    identity: Identity,
+    extent: Option<(u64, u64)>,
+) -> Vec<Rc<Space>> {
+    let Some(file) = core.follow.live(identity).filter(|_| core.follow.was_writable(identity)) else {
+        return Vec::new();
+    };
+    let (_, affected) = affected(&file, extent);
+    let concerned = |space: &Rc<Space>| !Rc::ptr_eq(space, &task.space) && sees(space, &file, affected);
+    core.spaces.iter().filter_map(Weak::upgrade).filter(concerned).collect()
+}
+
 /// A finished call changed a file: what thereby changed in the task's memory. `place` is where the file can be opened, `extent` the
 /// bytes that came out of a buffer.
 pub(crate) fn changed(
@@ -241,28 +277,22 @@ pub(crate) fn changed(
     extent: Option<(u64, u64)>,
 ) -> Result<Changes, StopError> {
     let Some(file) = core.follow.live_hot(identity) else { return Ok(Changes::default()) };
-    let (_, _, pages) = file.kept.get();
-    let grows = extent.is_none_or(|(_, end)| end > pages * PAGE_SIZE);
-    let affected = match extent {
-        Some((start, end)) if grows => (start.min(pages * PAGE_SIZE), end.next_multiple_of(PAGE_SIZE)),
-        Some(extent) => extent,
-        None => (0, u64::MAX),
-    };
-    let sees = |follower: &Follower| {
-        let (start, end) = follower.extent();
-        Rc::ptr_eq(&follower.file, &file) && start < affected.1 && affected.0 < end
-    };
+    let (grows, affected) = affected(&file, extent);
     let mut shown = false;
     for space in core.spaces.iter().filter_map(Weak::upgrade) {
-        if !space.followers.borrow().iter().any(sees) {
+        if !sees(&space, &file, affected) {
             continue;
         }
         shown = true;
-        if !Rc::ptr_eq(&space, &task.space) && !space.in_call() {
+        let elsewhere = !Rc::ptr_eq(&space, &task.space);
+        if elsewhere && !space.is_calm() {
             return Err(StopError::Refused(format!(
                 "a change of {} while another process runs that has it mapped is not supported",
                 file.name
             )));
+        }
+        if elsewhere && !space.in_call() {
+            core.tracing.changed(space, Vec::new());
         }
     }
     if !shown {

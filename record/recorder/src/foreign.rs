@@ -1,7 +1,8 @@
 //! Memory that a call changed as if it were a file or another process's: `process_vm_writev`, and writes to `/proc/PID/mem`.
 //!
 //! What is changed in the caller's own memory is part of the call. What is changed in that of another recorded process is part of the
-//! call in which that one is, or an event of its own while it is held for its tracer; one that runs meanwhile cannot be told when, which is refused.
+//! call in which that one is, or an event of its own while it is held for its tracer or stands still for this. Where it does not come to that, the
+//! recording ends.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -17,9 +18,6 @@ use crate::session::Core;
 use crate::shared::{extent, identity};
 use crate::stop::StopError;
 use crate::task::{Space, Task};
-
-/// Ticks that a task waits for another to come into a system call, before its own fails the recording.
-pub(crate) const PATIENCE: u32 = 500;
 
 const PROCESS_VM_WRITEV: u32 = kernel::number("process_vm_writev");
 
@@ -66,10 +64,10 @@ fn target(core: &Core, task: &Task, call: &Call) -> Target {
     known.map_or(Target::Nobodys, Target::Space)
 }
 
-/// The space whose tasks must be inside system calls before the call that a task is about to make can be let through.
-pub(crate) fn awaited(core: &Core, task: &Task, call: &Call) -> Option<Weak<Space>> {
+/// The space whose tasks must stand still before the call that a task is about to make can be let through.
+pub(crate) fn awaited(core: &Core, task: &Task, call: &Call) -> Option<Rc<Space>> {
     match target(core, task, call) {
-        Target::Space(space) if !Rc::ptr_eq(&space, &task.space) => Some(Rc::downgrade(&space)),
+        Target::Space(space) if !Rc::ptr_eq(&space, &task.space) => Some(space),
         _ => None,
     }
 }

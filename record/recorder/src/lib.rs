@@ -79,6 +79,7 @@ mod shared;
 mod signal;
 mod sink;
 mod spawn;
+mod standing;
 mod status;
 mod stop;
 mod syscall;

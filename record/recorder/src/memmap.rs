@@ -51,6 +51,9 @@ pub(crate) fn ops(
         return Ok(Vec::new());
     }
     let mut ops = vec![op];
+    if kind == MapCall::Mremap {
+        ops.extend(shared::lengthened(core, task, changed)?);
+    }
     if kind != MapCall::Munmap && (kind != MapCall::Mprotect || Prot::from_bits(third).exec) {
         ops.extend(unrepeatable::after_map(core, task, changed));
     }

@@ -106,6 +106,7 @@ pub(crate) fn on_entry(
         new_action: None,
         emulated,
         filters: seccomp::Part::None,
+        idle: false,
         waits: false,
         announced: false,
         mask,

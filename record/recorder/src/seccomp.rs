@@ -244,6 +244,7 @@ pub(crate) fn deny(
         narrow: None,
         emulated: None,
         filters: Part::Denied(denial),
+        idle: false,
         waits: false,
         announced: false,
         mask: None,

@@ -137,6 +137,8 @@ pub(crate) struct Session {
     pub(crate) seen_tick: u32,
     /// The tick at which the next one was last asked for earlier.
     pub(crate) hastened: Option<u32>,
+    /// Spaces that stand still, and for whose call.
+    pub(crate) standing: Vec<(HostTid, Rc<Space>)>,
     /// Leaders whose process goes on without them, to be reported at its end.
     zombies: BTreeSet<HostTid>,
     /// The first process.
@@ -249,6 +251,7 @@ impl Session {
             lower: first,
             seen_tick: 0,
             hastened: None,
+            standing: Vec::new(),
             zombies: BTreeSet::new(),
             root: first,
             sleepers: procfs::States::default(),
@@ -361,6 +364,9 @@ impl Session {
         }
         let Some(mut report) = self.put_off(tid, noted, report)? else { return Ok(()) };
         self.core.tracing.note_tracers(&self.tasks);
+        if self.tasks.get(&tid).is_some_and(|task| task.awaits.is_some()) {
+            self.count_held();
+        }
         loop {
             let Some(task) = self.tasks.get_mut(&tid) else {
                 match report {
@@ -481,6 +487,7 @@ impl Session {
 
     fn ended(&mut self, tid: HostTid, status: Status) -> Result<(), RecordError> {
         self.ready.remove(&tid);
+        self.after_change(tid);
         self.core.live.remove(&tid);
         self.core.tracing.forget(tid);
         if let Some(chaos) = &mut self.chaos {
@@ -642,6 +649,7 @@ impl Session {
                 point::interrupt(task);
             }
         }
+        self.stop_awaited(now);
         self.end_orphans();
         self.heed_requests(now);
         if !std::mem::replace(&mut self.busy, false) {

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use guest::{FileId, GuestMemory, GuestRange, Prot};
+use guest::{FileId, GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Prot};
 use kernel::{Call, FileName};
 use trace::{Backing, MapOp, MemWrite};
 
@@ -22,6 +22,13 @@ use crate::stop::StopError;
 use crate::task::{Space, Task};
 use crate::{buffer, image, procfs, unrepeatable};
 
+const FALLOCATE: u32 = kernel::number("fallocate");
+const FTRUNCATE: u32 = kernel::number("ftruncate");
+const MMAP: u32 = kernel::number("mmap");
+const PWRITE: u32 = kernel::number("pwrite64");
+const TRUNCATE: u32 = kernel::number("truncate");
+const WRITE: u32 = kernel::number("write");
+
 /// Something that shared mappings show.
 #[derive(Debug)]
 pub(crate) struct Object {
@@ -29,9 +36,17 @@ pub(crate) struct Object {
     file: Option<Identity>,
     /// The kept file that stands for it.
     kept: Cell<FileId>,
+    /// Whether a part of it changed since then that nothing mapped shows.
+    stale: Cell<bool>,
+    /// Its length in bytes.
+    len: Cell<u64>,
 }
 
 impl Object {
+    const fn new(file: Option<Identity>, kept: Cell<FileId>, len: u64) -> Self {
+        Self { file, kept, stale: Cell::new(false), len: Cell::new(len) }
+    }
+
     /// Whether it is what has that identity.
     pub(crate) fn is(&self, identity: Identity) -> bool {
         self.file == Some(identity)
@@ -40,6 +55,14 @@ impl Object {
     /// Whether its identity is on that device.
     pub(crate) fn is_on(&self, device: u64) -> bool {
         self.file.is_some_and(|(on, _)| on == device)
+    }
+
+    /// The parts of it that change where an extent is written. Past its end, so does what mappings show behind that of its last page.
+    fn changed_by(&self, (start, end): (u64, u64)) -> Vec<GuestRange> {
+        let last = GuestAddr(self.len.get());
+        let rest = GuestRange { start: last, end: last.page_up().min(GuestAddr(start)).max(last) };
+        let written = GuestRange { start: GuestAddr(start), end: GuestAddr(end) };
+        [rest, written].into_iter().filter(|part| !part.is_empty()).collect()
     }
 
     /// The kept file that stands for it.
@@ -69,8 +92,8 @@ pub(crate) type Opened<'a> = (&'a File, &'a Metadata, &'a str);
 
 /// Notes an anonymous shared mapping.
 pub(crate) fn map_anonymous(task: &Task, range: GuestRange) {
-    let object = Object { file: None, kept: Cell::new(FileId(0)) };
-    task.space.shared.borrow_mut().push(SharedMapping { range, object: Rc::new(object), offset: 0 });
+    let object = Rc::new(Object::new(None, Cell::new(FileId(0)), range.len()));
+    task.space.shared.borrow_mut().push(SharedMapping { range, object, offset: 0 });
 }
 
 /// The operations for a new mapping of an open file: its own, and those of mappings that thereby become the object's.
@@ -83,11 +106,15 @@ pub(crate) fn map_file(
 ) -> Result<Vec<MapOp>, StopError> {
     let (file, meta, name) = opened;
     buffer::is_mapped(core, identity(meta));
-    let live =
-        core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(meta)));
-    let object = match live {
+    let mut renewed = Vec::new();
+    let object = match live(core, identity(meta)) {
         Some(_) if !shared => return Err(mixed(name)),
-        Some(object) => object,
+        Some(object) => {
+            if object.stale.get() {
+                renewed = renew(core, task, &object, (file, name))?;
+            }
+            object
+        }
         None if !(shared && writable) => {
             let kept = core.sink.writer.keep_file(file, name)?;
             let known = (identity(meta), name, meta.len());
@@ -103,7 +130,8 @@ pub(crate) fn map_file(
     let followers = follow::take_shared(core, &task.space, identity(meta)).map_err(|name| mixed(&name))?;
     is_shown_by(core, task, &object);
     let kept = object.kept.get();
-    let mut ops = vec![of_file(range, prot, true, (kept, offset), name)];
+    let mut ops = renewed;
+    ops.push(of_file(range, prot, true, (kept, offset), name));
     let readable = Prot { read: true, write: false, exec: false };
     ops.extend(
         followers.iter().map(|(range, offset)| of_file(*range, readable, true, (kept, *offset), name)),
@@ -115,6 +143,11 @@ pub(crate) fn map_file(
     Ok(ops)
 }
 
+/// What is mapped of that identity, shared for writing.
+fn live(core: &Core, identity: Identity) -> Option<Rc<Object>> {
+    core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity))
+}
+
 fn mixed(name: &str) -> StopError {
     StopError::Refused(format!(
         "{name} mapped private while it is also mapped shared for writing is not supported"
@@ -123,12 +156,16 @@ fn mixed(name: &str) -> StopError {
 
 fn new_object(core: &mut Core, (file, meta, name): Opened<'_>) -> Result<Rc<Object>, StopError> {
     let kept = Cell::new(core.sink.writer.keep_anew(file, name)?);
-    Ok(add_object(core, identity(meta), kept))
+    Ok(add_object(core, (identity(meta), meta.len()), kept))
 }
 
 /// Notes a new object.
-pub(crate) fn add_object(core: &mut Core, identity: Identity, kept: Cell<FileId>) -> Rc<Object> {
-    let object = Rc::new(Object { file: Some(identity), kept });
+pub(crate) fn add_object(
+    core: &mut Core,
+    (identity, len): (Identity, u64),
+    kept: Cell<FileId>,
+) -> Rc<Object> {
+    let object = Rc::new(Object::new(Some(identity), kept, len));
     core.objects.retain(|weak| weak.strong_count() > 0);
     core.objects.push(Rc::downgrade(&object));
     object
@@ -203,9 +240,71 @@ pub(crate) fn moved(space: &Space, from: GuestRange, to: GuestRange) {
     }
 }
 
+/// The other spaces that must stand still before a call can be let through: it changes a file that they show, or maps one of which a part
+/// is out of date.
+pub(crate) fn awaited(core: &Core, task: &Task, call: &Call) -> Vec<Rc<Space>> {
+    if core.objects.is_empty() && !core.follow.any_hot() {
+        return Vec::new();
+    }
+    let is_map = call.nr == MMAP && call.args[3] & libc::MAP_ANONYMOUS as u64 == 0;
+    let place = match is_map {
+        true => Some(PathBuf::from(format!("/proc/{}/fd/{}", task.host, call.args[4] as i32))),
+        // It tells only when it returns.
+        false if kernel::opens_to_write(call, &task.space.memory).is_some() => None,
+        false => changed_file(task, call),
+    };
+    let Some(meta) = place.and_then(|place| std::fs::metadata(place).ok()) else { return Vec::new() };
+    match live(core, identity(&meta)) {
+        Some(object) if is_map && object.stale.get() => others(core, task, &object),
+        _ if is_map || changes_nothing(call, meta.len()) => Vec::new(),
+        Some(object) => match extent_to_be(task, call, meta.len()) {
+            Some(extent) if !concerns_others(core, task, &object, &object.changed_by(extent)) => Vec::new(),
+            _ => others(core, task, &object),
+        },
+        None => follow::awaited(core, task, identity(&meta), extent_to_be(task, call, meta.len())),
+    }
+}
+
+/// Whether a call about to be made leaves its file as it is, whatever it returns.
+pub(crate) fn is_idle(task: &Task, call: &Call) -> bool {
+    let file =
+        [FTRUNCATE, TRUNCATE, FALLOCATE].contains(&call.nr).then(|| changed_file(task, call)).flatten();
+    let meta = file.and_then(|place| std::fs::metadata(place).ok());
+    meta.is_some_and(|meta| changes_nothing(call, meta.len()))
+}
+
+/// The same of a file of that length. Of a page that it ends in, the rest may be cleared.
+fn changes_nothing(call: &Call, len: u64) -> bool {
+    const KEEP_SIZE: u64 = libc::FALLOC_FL_KEEP_SIZE as u64;
+    match call.nr {
+        FTRUNCATE | TRUNCATE => call.args[1] == len && len.is_multiple_of(PAGE_SIZE),
+        FALLOCATE if call.args[1] == KEEP_SIZE => true,
+        FALLOCATE => call.args[1] == 0 && call.args[2].saturating_add(call.args[3]) <= len,
+        _ => false,
+    }
+}
+
+/// The bytes of its file that a call about to be made writes at most, if that can be told.
+fn extent_to_be(task: &Task, call: &Call, len: u64) -> Option<(u64, u64)> {
+    let start = match call.nr {
+        PWRITE => call.args[3],
+        WRITE => {
+            let descriptor = procfs::Descriptor::of(task.host, call.args[0] as i32)?;
+            if descriptor.flags & libc::O_APPEND != 0 { len } else { descriptor.offset }
+        }
+        _ => return None,
+    };
+    Some((start, start.saturating_add(call.args[2])))
+}
+
 /// A finished call changed a file: what thereby changed in the task's memory.
-pub(crate) fn file_changes(core: &mut Core, task: &Task, call: &Call) -> Result<Changes, StopError> {
-    if !call.succeeded() {
+pub(crate) fn file_changes(
+    core: &mut Core,
+    task: &Task,
+    call: &Call,
+    idle: bool,
+) -> Result<Changes, StopError> {
+    if !call.succeeded() || idle {
         return Ok(Changes::default());
     }
     follow::opened(core, task, call);
@@ -214,15 +313,11 @@ pub(crate) fn file_changes(core: &mut Core, task: &Task, call: &Call) -> Result<
     }
     let Some(place) = changed_file(task, call) else { return Ok(Changes::default()) };
     let Ok(meta) = std::fs::metadata(&place) else { return Ok(Changes::default()) };
-    let object =
-        core.objects.iter().filter_map(Weak::upgrade).find(|object| object.file == Some(identity(&meta)));
     let from_buffer = matches!(kernel::output(call, &task.space.memory), Ok(Some(_)));
-    match object {
-        Some(object) => object_changes(core, task, call, (&object, &place, from_buffer)),
-        None => {
-            let extent = from_buffer.then(|| extent(task, call));
-            follow::changed(core, task, identity(&meta), &place, extent)
-        }
+    let extent = from_buffer.then(|| extent(task, call));
+    match live(core, identity(&meta)) {
+        Some(object) => object_changes(core, task, &object, (&place, extent)),
+        None => follow::changed(core, task, identity(&meta), &place, extent),
     }
 }
 
@@ -246,38 +341,85 @@ fn changed_file(task: &Task, call: &Call) -> Option<PathBuf> {
 fn object_changes(
     core: &mut Core,
     task: &Task,
-    call: &Call,
-    (object, place, from_buffer): (&Rc<Object>, &Path, bool),
+    object: &Rc<Object>,
+    (place, extent): (&Path, Option<(u64, u64)>),
 ) -> Result<Changes, StopError> {
-    let of_object = |mapping: &&SharedMapping| Rc::ptr_eq(&mapping.object, object);
-    let own: Vec<SharedMapping> = task.space.shared.borrow().iter().filter(of_object).cloned().collect();
-    if !own.is_empty() && from_buffer {
-        let writes = written(core, task, extent(task, call), &own)?;
-        return Ok(Changes { maps: Vec::new(), writes });
+    let own = shown(&task.space, object);
+    let parts = extent.map(|extent| object.changed_by(extent)).unwrap_or_default();
+    if let Some((_, end)) = extent
+        && !concerns_others(core, task, object, &parts)
+    {
+        object.len.set(object.len.get().max(end));
+        if !not_shown(&parts, &own).is_empty() {
+            object.stale.set(true);
+        }
+        return Ok(Changes { maps: Vec::new(), writes: written(core, task, &parts, &own)? });
     }
     let name = std::fs::read_link(place).map_or(String::new(), |path| path.to_string_lossy().into_owned());
-    let others: Vec<Rc<Space>> = core
-        .spaces
-        .iter()
-        .filter_map(Weak::upgrade)
-        .filter(|space| !Rc::ptr_eq(space, &task.space) && shows(space, object))
-        .collect();
-    if !others.iter().all(|space| space.in_call()) {
+    let file = File::open(place).map_err(|error| cannot_keep(&name, &error))?;
+    let maps = renew(core, task, object, (&file, &name))?;
+    Ok(Changes { maps, writes: Vec::new() })
+}
+
+fn cannot_keep(name: &str, error: &io::Error) -> StopError {
+    StopError::Refused(format!("{name} was changed and cannot be kept: {error}"))
+}
+
+/// The mappings of an object in a space.
+fn shown(space: &Space, object: &Rc<Object>) -> Vec<SharedMapping> {
+    let of_object = |mapping: &&SharedMapping| Rc::ptr_eq(&mapping.object, object);
+    space.shared.borrow().iter().filter(of_object).cloned().collect()
+}
+
+/// The other spaces that show an object.
+fn others(core: &Core, task: &Task, object: &Rc<Object>) -> Vec<Rc<Space>> {
+    let shows = |space: &Rc<Space>| !Rc::ptr_eq(space, &task.space) && shows(space, object);
+    core.spaces.iter().filter_map(Weak::upgrade).filter(shows).collect()
+}
+
+/// Those parts of parts of a file that mappings of it do not show.
+fn not_shown(parts: &[GuestRange], mappings: &[SharedMapping]) -> Vec<GuestRange> {
+    let mut rest = parts.to_vec();
+    for mapping in mappings {
+        let part = GuestRange::new(GuestAddr(mapping.offset), mapping.range.len());
+        rest = rest.into_iter().flat_map(|left| outside(left, part)).collect();
+    }
+    rest
+}
+
+/// Whether others show what a task does not of some parts of an object.
+fn concerns_others(core: &Core, task: &Task, object: &Rc<Object>, parts: &[GuestRange]) -> bool {
+    let rest = not_shown(parts, &shown(&task.space, object));
+    let sees = |mapping: &SharedMapping| {
+        let part = GuestRange::new(GuestAddr(mapping.offset), mapping.range.len());
+        rest.iter().any(|left| left.overlaps(part))
+    };
+    !rest.is_empty() && others(core, task, object).iter().any(|space| shown(space, object).iter().any(sees))
+}
+
+/// A file got another length, or other contents where that is not told by bytes: all that show it show it anew, as it is.
+fn renew(
+    core: &mut Core,
+    task: &Task,
+    object: &Rc<Object>,
+    (file, name): (&File, &str),
+) -> Result<Vec<MapOp>, StopError> {
+    let others = others(core, task, object);
+    if !others.iter().all(|space| space.is_calm()) {
         return Err(StopError::Refused(format!(
             "a change of {name} while another process runs that has it mapped shared is not supported"
         )));
     }
-    if own.is_empty() && others.is_empty() {
-        return Ok(Changes::default());
-    }
-    let cannot = |error| StopError::Refused(format!("{name} was changed and cannot be kept: {error}"));
-    let file = File::open(place).map_err(cannot)?;
-    object.kept.set(core.sink.writer.keep_anew(&file, &name)?);
+    object.kept.set(core.sink.writer.keep_anew(file, name)?);
+    object.stale.set(false);
+    object.len.set(file.metadata().map_err(|error| cannot_keep(name, &error))?.len());
     for space in others {
-        let ops = remapped(&space, &name, object).map_err(cannot)?;
+        let ops = remapped(&space, name, object).map_err(|error| cannot_keep(name, &error))?;
         space.owed.borrow_mut().extend(ops);
+        // At once: who shows it now may not live until that one's call returns.
+        core.tracing.changed(space, Vec::new());
     }
-    Ok(Changes { maps: remapped(&task.space, &name, object).map_err(cannot)?, writes: Vec::new() })
+    remapped(&task.space, name, object).map_err(|error| cannot_keep(name, &error))
 }
 
 fn shows(space: &Space, object: &Rc<Object>) -> bool {
@@ -319,13 +461,13 @@ pub(crate) fn extent(task: &Task, call: &Call) -> (u64, u64) {
 fn written(
     core: &mut Core,
     task: &Task,
-    (start, end): (u64, u64),
+    parts: &[GuestRange],
     own: &[SharedMapping],
 ) -> Result<Vec<MemWrite>, StopError> {
     let mut writes = Vec::new();
-    for mapping in own {
-        let from = start.max(mapping.offset);
-        let to = end.min(mapping.offset + mapping.range.len());
+    for (mapping, part) in own.iter().flat_map(|mapping| parts.iter().map(move |part| (mapping, part))) {
+        let from = part.start.0.max(mapping.offset);
+        let to = part.end.0.min(mapping.offset + mapping.range.len());
         if from < to {
             let addr = mapping.range.start.wrapping_add(from - mapping.offset);
             let bytes = task.space.memory.read_vec(addr, (to - from) as usize)?;
@@ -335,7 +477,23 @@ fn written(
     Ok(writes)
 }
 
-/// A file got another length, or contents that no buffer held: its mappings are as if made anew from the file as it is.
+/// A mapping moved here, and may show more than before.
+pub(crate) fn lengthened(core: &mut Core, task: &Task, range: GuestRange) -> Result<Vec<MapOp>, StopError> {
+    let stale = |mapping: &&SharedMapping| mapping.range.overlaps(range) && mapping.object.stale.get();
+    let found = task.space.shared.borrow().iter().find(stale).map(|mapping| Rc::clone(&mapping.object));
+    let Some(object) = found else { return Ok(Vec::new()) };
+    let maps = procfs::maps(task.host).map_err(image::ImageError::Proc)?;
+    let Some(mapping) = maps.iter().find(|mapping| mapping.range.overlaps(range)) else {
+        return Ok(Vec::new());
+    };
+    // An ordinary user may not open what a mapping shows.
+    let named = |_| File::open(format!("/proc/{}/root{}", task.host, mapping.name));
+    let file = image::exactly(task.host, mapping.range).or_else(named);
+    let file = file.map_err(|error| cannot_keep(&mapping.name, &error))?;
+    renew(core, task, &object, (&file, &mapping.name))
+}
+
+/// A space's mappings of an object, as if made anew from the file as it is.
 fn remapped(space: &Space, name: &str, object: &Rc<Object>) -> io::Result<Vec<MapOp>> {
     let shared = space.shared.borrow();
     let mut own = shared.iter().filter(|mapping| Rc::ptr_eq(&mapping.object, object)).peekable();

@@ -14,6 +14,7 @@ use crate::scratch::{self, Plan, View};
 use crate::seccomp::{Asked, Denial};
 use crate::session::Core;
 use crate::sink::Ended;
+use crate::standing::Awaited;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
@@ -171,6 +172,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
         new_action: new_segv_action(task, nr, &args),
         emulated,
         filters,
+        idle: false,
         waits: tried && emulated.is_none(),
         announced: false,
         mask,
@@ -187,12 +189,14 @@ pub(crate) fn until_return(
     core: &mut Core,
     task: &mut Task,
     stopped: Stopped,
-    pending: Pending,
+    mut pending: Pending,
 ) -> Result<Next, StopError> {
     task.space.count_call(1);
     if pending.emulated.is_none() {
-        let until = core.timer.now().wrapping_add(foreign::PATIENCE);
-        task.awaits = foreign::awaited(core, task, &pending.call).map(|space| (space, until));
+        pending.idle = shared::is_idle(task, &pending.call);
+        let mut spaces = shared::awaited(core, task, &pending.call);
+        spaces.extend(foreign::awaited(core, task, &pending.call));
+        task.awaits = Awaited::new(&spaces, core.timer.now());
     }
     let ends = pending.class == Class::Exit;
     task.pending = Some(pending);
@@ -316,7 +320,8 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
     if let Class::Map(kind) = pending.class {
         writes.extend(follow::uncovered(core, task, kind, &call)?);
     }
-    let changed = shared::file_changes(core, task, &call)?;
+    let changed = shared::file_changes(core, task, &call, pending.idle)?;
+    task.awaits = None;
     maps.extend(changed.maps);
     writes.extend(changed.writes);
     let (stream, crc) = output::of_call(core, task, &call)?;

@@ -43,7 +43,7 @@ pub(crate) fn attach(core: &mut Core, task: &Task, call: &Call) -> Result<Vec<Ma
             let cannot = |source| RecordError::System { what: "cannot keep a shared memory segment", source };
             let copy = contents(task, mapping.range).map_err(cannot)?;
             let kept = core.sink.writer.keep_anew(&copy, &mapping.name)?;
-            shared::add_object(core, identity(id), Cell::new(kept))
+            shared::add_object(core, (identity(id), 0), Cell::new(kept))
         }
     };
     shared::is_shown_by(core, task, &object);

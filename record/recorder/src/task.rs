@@ -1,7 +1,7 @@
 //! Tasks and spaces as the recorder knows them. Holds state; makes no decision.
 
 use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid};
 use kernel::{Call, Class, Narrow};
@@ -18,6 +18,7 @@ use crate::ptracing::Traced;
 use crate::scratch::{Plan, Pool};
 use crate::seccomp::{self, Sandbox};
 use crate::shared::SharedMapping;
+use crate::standing::Awaited;
 use crate::unrepeatable::Sites;
 
 /// A recorded address space.
@@ -37,8 +38,10 @@ pub(crate) struct Space {
     pub(crate) tasks: Cell<u32>,
     /// Tasks of it that are inside a system call.
     pub(crate) calls: Cell<u32>,
-    /// Tasks of it that are held for their tracers, in no system call.
+    /// Tasks of it that are held for their tracers or stand for another's call, in no system call.
     pub(crate) held: Cell<u32>,
+    /// Its tasks do not go on from where they stand, for another's call.
+    pub(crate) stands: Cell<bool>,
     /// Tasks of it that wait for a child by `vfork`, which uses it meanwhile.
     pub(crate) lent: Cell<u32>,
     /// What another process did to its mappings meanwhile: belongs to that call's return.
@@ -72,6 +75,7 @@ impl Space {
             tasks: Cell::new(0),
             calls: Cell::new(0),
             held: Cell::new(0),
+            stands: Cell::new(false),
             lent: Cell::new(0),
             owed: RefCell::default(),
             changed: RefCell::default(),
@@ -89,7 +93,7 @@ impl Space {
         self.calls.get() == self.tasks.get()
     }
 
-    /// Whether no user code of it runs before a system call returns or a tracer lets a task go on.
+    /// Whether no user code of it runs before a system call returns, or what holds a task lets it go on.
     pub(crate) fn is_calm(&self) -> bool {
         self.calls.get() + self.held.get() >= self.tasks.get()
     }
@@ -198,6 +202,8 @@ pub(crate) struct Pending {
     /// The result it gets without being made.
     pub(crate) emulated: Option<i64>,
     pub(crate) filters: seccomp::Part,
+    /// Whether it leaves the file that it is about as that is.
+    pub(crate) idle: bool,
     /// Whether it was tried in a form that does not wait, in vain: it waits now.
     pub(crate) waits: bool,
     /// Whether the task that it makes was announced.
@@ -272,8 +278,8 @@ pub(crate) struct Task {
     pub(crate) promised: Vec<(GuestAddr, Vec<u8>)>,
     pub(crate) run: Run,
     pub(crate) pending: Option<Pending>,
-    /// The space that must be inside system calls before it makes its own, and until which tick it waits.
-    pub(crate) awaits: Option<(Weak<Space>, u32)>,
+    /// Whose tasks must stand still before it makes its call.
+    pub(crate) awaits: Option<Awaited>,
     /// What a fault came with whose handler could not be entered.
     pub(crate) unframed: Option<[u8; 128]>,
     /// The registers with which it went on after its last event.
@@ -346,13 +352,6 @@ impl Task {
     /// Whether it can be resumed.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.run, Run::Ready(..))
-    }
-
-    /// Whether it waits for another process to come into a system call.
-    pub(crate) fn waits_for_call(&self, now: u32) -> bool {
-        self.awaits.as_ref().is_some_and(|(space, until)| {
-            (until.wrapping_sub(now) as i32) > 0 && space.upgrade().is_some_and(|space| !space.is_calm())
-        })
     }
 
     /// Whether it may be changing memory which another task sees.

@@ -11,7 +11,7 @@ use crate::chaos::Chaos;
 use crate::session::{SOON, Session};
 use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
-use crate::{buffer, point, procfs, ptracing, signal};
+use crate::{buffer, point, procfs, ptracing, signal, standing};
 
 /// One in so many turns goes to a task of lower priority, so that what it holds up comes about.
 const LOWER: u32 = 8;
@@ -81,6 +81,9 @@ impl Session {
     /// Resumes a task that is ready. False if something else was reported of it instead.
     fn resume(&mut self, tid: HostTid, now: u32) -> Result<bool, RecordError> {
         self.let_wait(Some(tid));
+        if let Err(error) = self.before_change(tid) {
+            self.tracing_failed(error)?;
+        }
         self.ready.remove(&tid);
         let slice = self.counted_slice(tid);
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(true) };
@@ -291,7 +294,7 @@ impl Session {
         if !adrift && self.chaos.as_ref().is_some_and(|chaos| chaos.is_starving(tid)) {
             return false;
         }
-        if self.tasks.get(&tid).is_some_and(|task| task.waits_for_call(self.core.timer.now())) {
+        if self.tasks.get(&tid).is_some_and(|task| standing::stands(task) || self.waits_for_others(task)) {
             return false;
         }
         let sharing = self.tasks.get(&tid).is_some_and(|task| task.space.is_shared());

@@ -243,7 +243,7 @@ pub struct TracedInfo {
     /// Its tracer, or whoever else changed it.
     pub tracer: TaskId,
     /// What the tracer asked for (`PTRACE_POKEDATA` and the like), inside the system call it is in; `None` where the task came to a stop by
-    /// itself, or where its memory was changed by the call that the other task has just finished (a write to `/proc/PID/mem`).
+    /// itself, or where its memory was changed by the call that the other task has just finished (a write to `/proc/PID/mem`, or to a file that it maps).
     pub request: Option<u32>,
 }
 

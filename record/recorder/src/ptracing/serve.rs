@@ -15,7 +15,7 @@ use crate::api::RecordError;
 use crate::session::{Core, Session};
 use crate::stop::StopError;
 use crate::task::{Run, Task};
-use crate::{buffer, image, procfs};
+use crate::{buffer, follow, image, procfs, standing};
 
 const PTRACE: u32 = kernel::number("ptrace");
 const EIO: i64 = -(libc::EIO as i64);
@@ -27,6 +27,9 @@ impl Session {
     /// A stop was dealt with, and the task could go on: unless its tracer holds it, or it asks for what needs other tasks.
     pub(crate) fn after_stop(&mut self, tid: HostTid) -> Result<(), RecordError> {
         self.tell_of_changes(tid)?;
+        if self.tasks.get(&tid).is_some_and(|task| task.awaits.is_none()) {
+            self.after_change(tid);
+        }
         let Some(task) = self.tasks.get_mut(&tid) else { return Ok(()) };
         if super::is_held(task) {
             self.ready.remove(&tid);
@@ -55,15 +58,26 @@ impl Session {
         }
     }
 
-    /// Writes down what the call that a task has just finished changed in held tasks' memory.
+    /// Writes down what the call that a task has just finished changed in the memory of tasks that are held, stand still for it, or are in
+    /// calls.
     fn tell_of_changes(&mut self, tid: HostTid) -> Result<(), RecordError> {
         for (space, ranges) in std::mem::take(&mut self.core.tracing.changed) {
-            let of_space =
-                |task: &&Task| Rc::ptr_eq(&task.space, &space) && matches!(task.run, Run::Traced(_));
+            let in_call = space.in_call();
+            let of_space = |task: &&Task| {
+                let holds = matches!(task.run, Run::Traced(_)) || standing::stands(task) || in_call;
+                holds && Rc::ptr_eq(&task.space, &space)
+            };
             let held = self.tasks.values().find(of_space);
             let (Some(held), Some(by)) = (held, self.tasks.get(&tid)) else { continue };
             let fact = Fact::Traced(TracedInfo { tracer: by.id, request: None });
             let mut event = Event::in_place(held.id, space.id, held.after, fact);
+            let caught_up = match follow::caught_up(&mut self.core, held) {
+                Ok(changes) => changes,
+                Err(error) => return self.tracing_failed(error),
+            };
+            event.maps = space.owed.take();
+            event.maps.extend(caught_up.maps);
+            event.writes = caught_up.writes;
             for range in ranges {
                 if let Ok(bytes) = space.memory.read_vec(range.start, range.len() as usize) {
                     let data = image::data(bytes, &mut self.core.sink.writer)?;
@@ -73,16 +87,6 @@ impl Session {
             self.core.sink.event(&event)?;
         }
         Ok(())
-    }
-
-    /// Counts anew how many tasks of each space are held.
-    pub(super) fn count_held(&self) {
-        self.tasks.values().for_each(|task| task.space.held.set(0));
-        for task in self.tasks.values().filter(|task| task.pending.is_none()) {
-            if matches!(task.run, Run::Traced(_)) {
-                task.space.held.set(task.space.held.get() + 1);
-            }
-        }
     }
 
     /// Does what a task asks by `ptrace`.
@@ -109,7 +113,7 @@ impl Session {
     }
 
     /// What a tracer's request came to where it could not be done.
-    pub(super) fn tracing_failed(&mut self, error: StopError) -> Result<(), RecordError> {
+    pub(crate) fn tracing_failed(&mut self, error: StopError) -> Result<(), RecordError> {
         match error {
             StopError::Gone(Gone { errno: libc::ESRCH, .. }) | StopError::LeaderEnded => Ok(()),
             StopError::Gone(gone) => Err(RecordError::Bug { what: gone.to_string() }),
