@@ -177,15 +177,36 @@ impl Scratch {
     /// Puts what the call wrote in these ranges where the guest wants it; fails where the guest may not write.
     pub(crate) fn put(&self, memory: &Memory, ranges: &[GuestRange]) -> Result<(), Unmapped> {
         let view = View { memory, scratch: self };
-        let chunks = ranges.iter().flat_map(|range| {
+        let chunks = ranges.iter().zip(self.sources(ranges)).flat_map(|(range, source)| {
             let starts = (0..range.len()).step_by(CHUNK as usize);
-            starts.map(|at| (range.start.wrapping_add(at), (range.len() - at).min(CHUNK)))
+            starts.map(move |at| (range.start.wrapping_add(at), (range.len() - at).min(CHUNK), source, at))
         });
-        for (start, len) in chunks {
-            let bytes = view.read_vec(start, len as usize)?;
+        for (start, len, source, at) in chunks {
+            let bytes = match source {
+                Some(from) => memory.read_vec(from.wrapping_add(at), len as usize)?,
+                None => view.read_vec(start, len as usize)?,
+            };
             memory.write_pieces(&bytes, &[(start.0, bytes.len())])?;
         }
         Ok(())
+    }
+
+    /// Where each of these ranges is, if it begins a place that another one overlaps: the kernel writes them in order, and so do we.
+    fn sources(&self, ranges: &[GuestRange]) -> Vec<Option<GuestAddr>> {
+        let mut places = self.moved.iter();
+        let source = |range: &GuestRange| {
+            let others =
+                self.moved.iter().filter(|(place, _)| place.overlaps(*range)).count().saturating_sub(1);
+            let rest = places.clone();
+            let holds =
+                |(place, _): &&(GuestRange, GuestAddr)| place.start == range.start && range.end <= place.end;
+            let found = places.find(holds);
+            if found.is_none() {
+                places = rest;
+            }
+            found.filter(|_| others > 0).map(|(_, to)| *to)
+        };
+        ranges.iter().map(source).collect()
     }
 }
 
