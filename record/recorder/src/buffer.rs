@@ -21,7 +21,7 @@ use abi::buffer::{
     ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
 };
 use buffer::{Standing, Used};
-use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId};
+use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId, Unmapped};
 use kernel::{Class, Good, Inside, Numbered, Wrote};
 use ptrace::Stopped;
 use trace::{Event, Fact, MapOp, TracedInfo};
@@ -197,23 +197,42 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
 }
 
 /// A call is about to be made. From the buffer, where it could not be made: the task shall seem to stand at the instruction it has
-/// come from.
-pub(crate) fn at_entry(task: &Task, stopped: &mut Stopped, regs: Registers) -> Result<Registers, StopError> {
+/// come from. Its registers, and whether the buffer made the call and that failed, so that what it wrote before has to be told: once.
+pub(crate) fn at_entry(
+    task: &Task,
+    stopped: &mut Stopped,
+    regs: Registers,
+) -> Result<(Registers, bool), StopError> {
     let mut buffer = task.space.buffer.borrow_mut();
-    let Some(inside) = &mut buffer.inside else { return Ok(regs) };
+    let Some(inside) = &mut buffer.inside else { return Ok((regs, false)) };
     let memory = &task.space.memory;
     if inside.taken > FULL {
         memory.write(GuestAddr(HEAD), &0u32.to_le_bytes())?;
         inside.taken = 0;
     }
-    let Some(seen) = outside(task, &regs)? else { return Ok(regs) };
+    let Some((seen, Left { faulted, .. })) = outside(task, &regs)? else { return Ok((regs, false)) };
+    if faulted {
+        memory.write(GuestAddr(FAULTED), &0u32.to_le_bytes())?;
+    }
     stopped.set_registers(&seen)?;
-    Ok(seen)
+    Ok((seen, faulted))
 }
 
-/// Whether a call that is stopped at was made by the buffer and failed, so that what it wrote before has to be told.
-pub(crate) fn has_faulted(task: &Task) -> bool {
-    is_set(&task.space, FAULTED)
+/// What the buffer left behind that stops at a call.
+pub(crate) struct Left {
+    /// The address of the site's descriptor.
+    pub(crate) descriptor: u64,
+    /// Whether it was made and failed.
+    pub(crate) faulted: bool,
+}
+
+/// What the buffer left behind at a call that it stops at.
+pub(crate) fn left(space: &Space) -> Result<Left, Unmapped> {
+    // By one system call: this is asked at every such stop.
+    let mut bytes = [0; (FAULTED + 8 - SITE) as usize];
+    space.memory.read(GuestAddr(SITE), &mut bytes)?;
+    let word = |at: u64| u64::from_le_bytes(std::array::from_fn(|i| bytes[(at - SITE) as usize + i]));
+    Ok(Left { descriptor: word(SITE), faulted: word(FAULTED) as u32 != 0 })
 }
 
 /// Whether a word of the state is not 0.
@@ -221,23 +240,14 @@ fn is_set(space: &Space, at: u64) -> bool {
     space.has_buffer() && space.memory.read_u32(GuestAddr(at)).is_ok_and(|word| word != 0)
 }
 
-/// The same, once: then it is told.
-pub(crate) fn take_faulted(task: &Task) -> Result<bool, StopError> {
-    let faulted = has_faulted(task);
-    if faulted {
-        task.space.memory.write(GuestAddr(FAULTED), &0u32.to_le_bytes())?;
-    }
-    Ok(faulted)
-}
-
 /// The registers of a call that the buffer did not make as if the program's own instruction made it; `None` of other calls.
-fn outside(task: &Task, regs: &Registers) -> Result<Option<Registers>, StopError> {
+fn outside(task: &Task, regs: &Registers) -> Result<Option<(Registers, Left)>, StopError> {
     if regs.rip != buffer::traced_return() {
         return Ok(None);
     }
-    let descriptor = task.space.memory.read_u64(GuestAddr(SITE))?;
-    let after = task.space.memory.read_u64(GuestAddr(descriptor))?;
-    Ok(Some(Registers { rip: after, rcx: after, ..*regs }))
+    let left = left(&task.space)?;
+    let after = task.space.memory.read_u64(GuestAddr(left.descriptor))?;
+    Ok(Some((Registers { rip: after, rcx: after, ..*regs }, left)))
 }
 
 /// Where a task was killed.
@@ -253,7 +263,7 @@ pub(crate) enum Killed {
 /// Where a task was killed that may stand in memory of ours; `None` if that cannot be told.
 pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Killed> {
     let memory = &task.space.memory;
-    if let Some(regs) = outside(task, regs).ok()? {
+    if let Some((regs, _)) = outside(task, regs).ok()? {
         return Some(Killed::InCall(regs));
     }
     if (abi::PAGE..abi::RESOLVER).contains(&regs.rip) {

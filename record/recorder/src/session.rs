@@ -471,7 +471,9 @@ impl Session {
         }
         let in_place = |pending: &Pending| matches!(pending.writes, Plan::InPlace);
         let waits = |task: &Task| task.space.is_shared() && !task.pending.as_ref().is_some_and(in_place);
-        let others = || self.tasks.values().any(|task| task.host != tid && task.runs_on_shared_memory());
+        // One that was put off has run since its last event.
+        let has_run = |task: &Task| task.runs_on_shared_memory() || task.put_off && task.adrift;
+        let others = || self.tasks.values().any(|task| task.host != tid && has_run(task));
         self.tasks.get(&tid).is_some_and(waits) && others()
     }
 

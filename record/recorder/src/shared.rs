@@ -52,6 +52,11 @@ impl Object {
         self.file == Some(identity)
     }
 
+    /// Whether no file is behind it, by which calls could change it.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Whether its identity is on that device.
     pub(crate) fn is_on(&self, device: u64) -> bool {
         self.file.is_some_and(|(on, _)| on == device)

@@ -63,8 +63,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
         return narrow::on_entry(core, task, stopped, &regs);
     }
     let shown = regs.rip;
-    let regs = buffer::at_entry(task, &mut stopped, regs)?;
-    let faulted = regs.rip != shown && buffer::take_faulted(task)?;
+    let (regs, faulted) = buffer::at_entry(task, &mut stopped, regs)?;
     let tried = regs.rip != shown && kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args());
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;

@@ -105,7 +105,12 @@ impl Space {
 
     /// Whether what a task does in it concerns other tasks, which then must not run at the same time.
     pub(crate) fn is_shared(&self) -> bool {
-        self.sharing.get() || self.tasks.get() > self.lent.get() + 1
+        self.sharing.get() || self.has_threads()
+    }
+
+    /// Whether more than one task lives in it, but for those that it is lent to.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.tasks.get() > self.lent.get() + 1
     }
 
     /// A task begins to live in it.

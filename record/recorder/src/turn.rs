@@ -185,9 +185,11 @@ impl Session {
         Ok(false)
     }
 
-    /// Somebody waits for a turn: who has it shall know.
+    /// Somebody waits for a turn: who has it shall know. One that does not run hears of it when it is resumed.
     pub(crate) fn tell_holder(&self) {
-        if let Some(task) = self.turn.and_then(|(holder, _)| self.tasks.get(&holder)) {
+        if let Some(task) = self.turn.and_then(|(holder, _)| self.tasks.get(&holder))
+            && task.runs_own_code()
+        {
             buffer::tell_alone(&task.space, false);
         }
     }

@@ -136,8 +136,18 @@ fn signals_arrive(times: u64) -> u32 {
 
 #[test]
 fn calls_of_processes_that_wait_for_each_other_are_mostly_not_stopped_at() {
+    reads_are_mostly_not_stopped_at("put_off_calls.c");
+}
+
+#[test]
+fn nor_are_those_of_one_that_shares_memory_with_a_third() {
+    reads_are_mostly_not_stopped_at("put_off_beside.c");
+}
+
+#[track_caller]
+fn reads_are_mostly_not_stopped_at(program: &str) {
     let scratch = tempfile::tempdir().unwrap();
-    let guest = programs::build_file(&programs::folder().join("put_off_calls.c"), scratch.path());
+    let guest = programs::build_file(&programs::folder().join(program), scratch.path());
     let dir = scratch.path().join("trace");
     let output = recorder_with(&["-q"], &dir).arg(&guest).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
