@@ -27,8 +27,11 @@ fn intern(dictionary: &Dictionary, shape: &BlockShape) -> BlockId {
 /// What a log record of one path of a block means. Small: a program runs thousands of paths in turn.
 #[derive(Clone, Copy)]
 struct Entry {
-    /// The block's number in the granule that is being filled, or [`UNNUMBERED`].
+    /// The block's number in the granule that `granule` tells.
     local: u32,
+    /// In which granule `local` holds. 0 for none.
+    granule: u32,
+    shape: BlockId,
     instructions: u16,
     /// Four-byte words behind the header, of plain ones.
     words: u8,
@@ -53,10 +56,8 @@ enum Kind {
     Variable,
 }
 
-/// Of an entry whose block has not run in the granule.
-const UNNUMBERED: u32 = u32::MAX;
-
-const NEW: Entry = Entry { local: UNNUMBERED, instructions: 0, words: 0, kind: Kind::New };
+const NEW: Entry =
+    Entry { local: 0, granule: 0, shape: BlockId(0), instructions: 0, words: 0, kind: Kind::New };
 
 impl Entry {
     const fn says_all(self) -> bool {
@@ -107,10 +108,8 @@ pub(crate) struct Feed {
     /// By the engine's block id: the first of its entries.
     first: Vec<u32>,
     entries: Vec<Entry>,
-    /// By entry: its block in the dictionary.
-    shapes: Vec<BlockId>,
-    /// The entries whose blocks have numbers in the granule.
-    numbered: Vec<u32>,
+    /// The number of the granule that is being filled: `local`s of others mean nothing.
+    granule: u32,
     blocks: Vec<Rc<Block>>,
     logs: Vec<BlockLog>,
     /// Where the last block stopped before an instruction that is not its own.
@@ -142,8 +141,7 @@ impl Feed {
             frames,
             first: Vec::new(),
             entries: Vec::new(),
-            shapes: Vec::new(),
-            numbered: Vec::new(),
+            granule: 1,
             blocks: Vec::new(),
             logs: Vec::new(),
             stopped_at: None,
@@ -157,7 +155,7 @@ impl Feed {
     /// Lets pass what runs before `moment`.
     pub(crate) fn skip_to(&mut self, moment: Moment) {
         let waiting = std::mem::replace(&mut self.raw, RawGranule::new(self.space, 0));
-        self.renumber();
+        self.granule += 1;
         self.skipping = Some((moment, waiting));
     }
 
@@ -165,7 +163,7 @@ impl Feed {
     fn skipped(&mut self) {
         if let Some((_, waiting)) = self.skipping.take_if(|(until, _)| self.moment >= *until) {
             self.raw = waiting;
-            self.renumber();
+            self.granule += 1;
             self.raw.mark(self.moment, self.task);
         }
     }
@@ -238,7 +236,7 @@ impl Feed {
                 if !wanted || !entry.says_all() {
                     break 'all;
                 }
-                if entry.local == UNNUMBERED {
+                if entry.granule != self.granule {
                     entry.local = self.number(index as usize);
                 }
                 at += HEADER_BYTES as usize + 4 * usize::from(entry.words);
@@ -313,7 +311,7 @@ impl Feed {
         tools.granules.push(encoded.map_err(|source| FeedError::Encode { space: self.space, source })?);
         let tick = self.raw.tick();
         self.raw.restart(tick);
-        self.renumber();
+        self.granule += 1;
         self.raw.mark(self.moment, self.task);
         self.raw.go_on(&self.frames);
         Ok(())
@@ -329,7 +327,6 @@ impl Feed {
         for block in &blocks[self.first.len().min(blocks.len())..] {
             self.first.push(self.entries.len() as u32);
             self.entries.resize(self.entries.len() + block.translated.paths.len(), NEW);
-            self.shapes.resize(self.entries.len(), BlockId(0));
             self.logs.push(BlockLog::from(&block.translated));
             self.blocks.push(Rc::clone(block));
         }
@@ -352,7 +349,7 @@ impl Feed {
         let index = self.first[id as usize] as usize + path as usize;
         let mut entry = Entry { kind: Kind::Empty, ..NEW };
         if let Some(shape) = shapes::of_path(block, path as usize) {
-            self.shapes[index] = intern(dictionary, &shape);
+            entry.shape = intern(dictionary, &shape);
             entry.instructions = shape.instructions() as u16;
             let words = u8::try_from(facts.log_bytes / 4).ok();
             entry.words = words.unwrap_or(0);
@@ -410,18 +407,10 @@ impl Feed {
     /// The number of an entry's block in the granule.
     fn number(&mut self, index: usize) -> u32 {
         let entry = &mut self.entries[index];
-        if entry.local == UNNUMBERED {
-            entry.local = self.raw.local(self.shapes[index]);
-            self.numbered.push(index as u32);
+        if entry.granule != self.granule {
+            (entry.local, entry.granule) = (self.raw.local(entry.shape), self.granule);
         }
         entry.local
-    }
-
-    /// Another granule is filled from now on, in which no block has a number yet.
-    fn renumber(&mut self) {
-        for index in self.numbered.drain(..) {
-            self.entries[index as usize].local = UNNUMBERED;
-        }
     }
 
     /// The runs of the variable stores of a record.

@@ -10,9 +10,6 @@ use crate::wire::WireError;
 /// Room behind the values of each slot: eight bytes are copied where fewer are meant.
 const SLACK: u64 = 8;
 
-/// How many blocks' words are fetched at once.
-const AHEAD: usize = 16;
-
 /// No place in a record.
 const NOWHERE: u16 = u16::MAX;
 
@@ -118,39 +115,33 @@ impl Recipes {
         let values = values.as_mut_slice();
         let words = self.words.as_mut_slice();
         let (mut rest, mut before) = (log, 0u64);
-        for blocks in sequence.chunks(AHEAD) {
-            // Words lie all over memory: they are fetched side by side, not when the block before is done with.
-            let mut heads = [(0usize, 0u64); AHEAD];
-            for (head, &local) in heads.iter_mut().zip(blocks) {
-                let at = self.starts[local as usize] as usize;
-                *head = (at + 1, words[at]);
-            }
-            for &(mut at, head) in &heads[..blocks.len()] {
-                let [bytes, count, value_count, last] = unpack(head);
-                let record = &rest[HEADER..];
-                rest = &record[usize::from(bytes)..];
-                if count > 0 {
-                    let after = word(record, last).wrapping_add(words[at]);
-                    at += 1;
-                    for op in words[at..at + 2 * usize::from(count)].chunks_exact_mut(2) {
-                        let [place, base, ..] = unpack(op[0]);
-                        let (next, here) = ((op[0] >> 32) as usize, word(record, place));
-                        if base != NOWHERE {
-                            before = word(record, base).wrapping_add(op[1]);
-                        }
-                        addresses[next] = Address { here, before };
-                        op[0] += 1 << 32;
+        for &local in sequence {
+            let mut at = self.starts[local as usize] as usize;
+            let [bytes, count, value_count, last] = unpack(words[at]);
+            let record = &rest[HEADER..];
+            rest = &record[usize::from(bytes)..];
+            at += 1;
+            if count > 0 {
+                let after = word(record, last).wrapping_add(words[at]);
+                at += 1;
+                for op in words[at..at + 2 * usize::from(count)].chunks_exact_mut(2) {
+                    let [place, base, ..] = unpack(op[0]);
+                    let (next, here) = ((op[0] >> 32) as usize, word(record, place));
+                    if base != NOWHERE {
+                        before = word(record, base).wrapping_add(op[1]);
                     }
-                    at += 2 * usize::from(count);
-                    before = after;
+                    addresses[next] = Address { here, before };
+                    op[0] += 1 << 32;
                 }
-                pushed[calls] = before;
-                calls += usize::from(value_count & CALLS != 0);
-                for op in &mut words[at..at + usize::from(value_count & !CALLS)] {
-                    let [place, size, ..] = unpack(*op);
-                    copy(record, place, size, &mut values[(*op >> 32) as usize..]);
-                    *op += u64::from(size) << 32;
-                }
+                at += 2 * usize::from(count);
+                before = after;
+            }
+            pushed[calls] = before;
+            calls += usize::from(value_count & CALLS != 0);
+            for op in &mut words[at..at + usize::from(value_count & !CALLS)] {
+                let [place, size, ..] = unpack(*op);
+                copy(record, place, size, &mut values[(*op >> 32) as usize..]);
+                *op += u64::from(size) << 32;
             }
         }
         pushed.truncate(calls);
