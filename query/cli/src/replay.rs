@@ -63,7 +63,7 @@ pub(crate) fn class_of(error: &anyhow::Error) -> Class {
     match replay {
         Some(ReplayError::Divergence(_) | ReplayError::NotAlive { .. }) => Class::Bug,
         Some(ReplayError::Read(_)) => Class::Trace,
-        Some(ReplayError::Unsupported { .. }) => Class::Unsupported,
+        Some(ReplayError::Unsupported { .. } | ReplayError::Unrecorded { .. }) => Class::Unsupported,
         Some(ReplayError::Ticks(trace::TicksError::Io { .. }) | ReplayError::Observer(_)) => Class::System,
         Some(ReplayError::Ticks(_)) => Class::Trace,
         Some(ReplayError::New { .. } | ReplayError::Fork { .. }) => Class::System,

@@ -87,6 +87,21 @@ pub enum ReplayError {
         /// The instruction.
         name: String,
     },
+    /// The program drew from the processor what no recording can tell there.
+    #[error(
+        "task {task} reached `{name}` at {pc} ({moment}), whose result is not in the recording: it is recorded only in the code of files that \
+         are mapped private, in functions that have unwind entries; record the program built or set up to do without it"
+    )]
+    Unrecorded {
+        /// Which task.
+        task: TaskId,
+        /// When.
+        moment: Moment,
+        /// Where.
+        pc: GuestAddr,
+        /// The instruction.
+        name: &'static str,
+    },
     /// A task or space that the event needs is not alive: the trace is inconsistent.
     #[error("event {event} needs a task or space that is not alive")]
     NotAlive {

@@ -174,8 +174,8 @@ impl Replay {
             // One whose trap the guest had asked for.
             (Stop::Fault, Exit::Instruction(_)) if Some(actual_pc) == self.expected_pc() => return Ok(()),
             (_, Exit::Instruction(kind)) if runs_untrapped(kind) => {
-                let (moment, name) = (self.cursor.moment, name(kind).to_owned());
-                return Err(ReplayError::Unsupported { task, moment, pc: actual_pc, name });
+                let (moment, name) = (self.cursor.moment, name(kind));
+                return Err(ReplayError::Unrecorded { task, moment, pc: actual_pc, name });
             }
             (_, Exit::Unsupported { pc, name }) => {
                 return Err(ReplayError::Unsupported { task, moment: self.cursor.moment, pc, name });

@@ -1,10 +1,12 @@
 //! Whole replays: what they print, that they are alike, that units replay alone, that a cut-off recording replays to its end.
 
 use std::fs;
+use std::process::Command;
 
 use guest::{Moment, TaskId};
 use replayer::{
-    Bias, Moments, Observer, Options, Position, Replay, Silent, Stopped, Until, Watched, learn, units,
+    Bias, Moments, Observer, Options, Position, Replay, ReplayError, Silent, Stopped, Until, Watched, learn,
+    units,
 };
 use trace::{OutputStream, Trace};
 
@@ -48,6 +50,30 @@ fn output_is_that_of_the_recording_and_replays_are_alike() {
         Stopped::End
     );
     assert_eq!(trace::check(&trace), []);
+}
+
+#[test]
+fn a_number_drawn_where_it_is_not_recorded_is_named() {
+    let _turn = turn();
+    if !fs::read_to_string("/proc/cpuinfo").unwrap().contains(" rdrand ") {
+        eprintln!("skipped: this processor has no rdrand");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let (source, program) = (scratch.path().join("draws.c"), scratch.path().join("draws"));
+    let code = "#include <string.h>
+        #include <sys/mman.h>
+        int main(void) {
+            char *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            memcpy(page, \"\\x0f\\xc7\\xf0\\xc3\", 4);
+            ((void (*)(void))page)();
+            return 0;
+        }";
+    fs::write(&source, code).unwrap();
+    assert!(Command::new("gcc").arg("-o").arg(&program).arg(&source).status().unwrap().success());
+    let trace = record(scratch.path(), &[&program.display().to_string()]);
+    let error = learn(&trace, &Options::default()).unwrap_err();
+    assert!(matches!(error, ReplayError::Unrecorded { name: "rdrand", .. }), "{error}");
 }
 
 #[test]
