@@ -295,9 +295,9 @@ fn adopts(event: &Event, info: &SpawnInfo) -> bool {
 }
 
 impl Observer for Watch<'_> {
-    fn looks_at(&self, info: &SyscallInfo) -> Look {
+    fn looks_at(&self, call: Option<&SyscallInfo>) -> Look {
         // A path is in memory while the call is made.
-        if paths(info).next().is_some() { Look::There } else { Look::Afterwards }
+        if call.is_some_and(|info| paths(info).next().is_some()) { Look::There } else { Look::Afterwards }
     }
 
     fn log_full(&mut self, id: SpaceId, space: &mut Space, task: TaskId, at: Position) -> Watched {

@@ -38,7 +38,7 @@ pub const HEAD: u64 = STATE;
 pub const CALLING: u64 = HEAD + 4;
 /// Not 0 while calls may be made here.
 pub const GO: u64 = STATE + 8;
-/// The address of the [`crate::SiteDescriptor`] of the last call.
+/// The address of the [`crate::SiteDescriptor`] of the last call or reading.
 pub const SITE: u64 = STATE + 16;
 /// The task's stack pointer meanwhile.
 pub const STACK_POINTER: u64 = STATE + 24;
@@ -50,6 +50,20 @@ pub const ALONE: u64 = STATE + 40;
 pub const VECTOR: u64 = STATE + 48;
 /// Not 0 where the call that is stopped at next was made already and failed with EFAULT: what it wrote before is not noted.
 pub const FAULTED: u64 = STATE + 64;
+/// Readings of the time stamp counter are reckoned of the clock CLOCK_MONOTONIC_RAW, in nanoseconds: from this time on,
+pub const TSC_FROM: u64 = STATE + 0x80;
+/// for so long (0 where nothing is known),
+pub const TSC_FOR: u64 = TSC_FROM + 8;
+/// so many a nanosecond, in units of 1 / 2^32,
+pub const TSC_RATE: u64 = TSC_FROM + 16;
+/// and this many at first.
+pub const TSC_TICKS: u64 = TSC_FROM + 24;
+/// The number of the processor that is told with them.
+pub const TSC_PROCESSOR: u64 = TSC_FROM + 32;
+/// The newest reading.
+pub const TSC_TOLD: u64 = TSC_FROM + 40;
+/// A `struct timespec`: that clock.
+pub const CLOCK: u64 = TSC_FROM + 48;
 /// Where the kernel describes a file that is being opened.
 pub const FILE: u64 = STATE + 0x240;
 /// The end of a stack of the code's own.

@@ -1,9 +1,12 @@
-//! How calls are noted that were made without a stop: one after the other, in words of 8 bytes.
+//! How calls are noted that were made without a stop, and readings of the time stamp counter: one after the other, in words of 8 bytes.
 //!
 //! A call is [`HEAD`] bytes, its arguments, and what it wrote, filled up to a whole word. The head holds the number (16 bits), how many
 //! arguments follow (8 bits), which of them points to what it wrote (8 bits; [`NOTHING`], [`SEVERAL`]) and how many bytes that are (32
 //! bits); the address after the `syscall` instruction; the result. Where it wrote in several places, these bytes are, for each: the
 //! address, the length, the bytes, filled up to a whole word.
+//!
+//! A reading is [`HEAD`] bytes, too. Its head holds whether the processor was read with it (16 bits: 1 for `rdtscp`, else 0), [`READING`] in
+//! place of how many arguments follow, [`NOTHING`], and the processor's number (32 bits); the address after the instruction; the counter.
 
 /// Bytes before the arguments.
 pub const HEAD: usize = 24;
@@ -11,6 +14,35 @@ pub const HEAD: usize = 24;
 pub const NOTHING: u8 = 0xff;
 /// Likewise: it wrote in several places, or in none. In recordings since version 1.6.
 pub const SEVERAL: u8 = 0xfe;
+/// In place of the number of arguments: no call. In recordings since version 1.7; no call has so many.
+pub const READING: u8 = 0xff;
+
+/// What is noted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Noted<'a> {
+    /// A call.
+    Call(Call<'a>),
+    /// A reading of the time stamp counter.
+    Reading(Reading),
+}
+
+/// A reading of the time stamp counter that was made without a stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// The address after the instruction.
+    pub after: u64,
+    /// The counter.
+    pub ticks: u64,
+    /// The processor's number, where that was read as well (`rdtscp`).
+    pub processor: Option<u32>,
+}
+
+impl Reading {
+    /// Length of the instruction.
+    pub const fn instruction_len(&self) -> u64 {
+        if self.processor.is_some() { 3 } else { 2 }
+    }
+}
 
 /// A call that was made without a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,9 +111,28 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Takes the first call off `bytes`: the call, and its length. `None` where `bytes` do not begin with a whole one.
-pub fn first(bytes: &[u8]) -> Option<(Call<'_>, usize)> {
+/// Takes off `bytes` what was noted first, and tells its length. `None` where `bytes` do not begin with all of it.
+pub fn first(bytes: &[u8]) -> Option<(Noted<'_>, usize)> {
     let head = word(bytes, 0)?;
+    if (head >> 16) as u8 == READING {
+        return Some((Noted::Reading(reading(head, word(bytes, 8)?, word(bytes, 16)?)?), HEAD));
+    }
+    let (call, len) = first_call(head, bytes)?;
+    Some((Noted::Call(call), len))
+}
+
+fn reading(head: u64, after: u64, ticks: u64) -> Option<Reading> {
+    const PLAIN: u64 = (NOTHING as u64) << 24 | (READING as u64) << 16;
+    const WITH_PROCESSOR: u64 = PLAIN | 1;
+    let processor = match head & 0xffff_ffff {
+        PLAIN if head == PLAIN => None,
+        WITH_PROCESSOR => Some((head >> 32) as u32),
+        _ => return None,
+    };
+    Some(Reading { after, ticks, processor })
+}
+
+fn first_call(head: u64, bytes: &[u8]) -> Option<(Call<'_>, usize)> {
     let (nr, count, out, len) = (head as u16, (head >> 16) as u8, (head >> 24) as u8, (head >> 32) as usize);
     let mut args = [0; 6];
     for (i, arg) in args.get_mut(..usize::from(count))?.iter_mut().enumerate() {

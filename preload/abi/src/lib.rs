@@ -5,14 +5,14 @@
 //! calls are made without a stop, is mapped where a space first has a use for it:
 //!
 //! - [`buffer`]: where its code, its stubs and its memory lie
-//! - [`calls`]: how it notes the calls it makes
+//! - [`calls`]: how it notes the calls it makes, and what it reads
 #![no_std]
 
 pub mod buffer;
 pub mod calls;
 
 /// Version of this layout. Both sides are built together; a mismatch is a build error elsewhere, not a run-time case.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Address of the page in every tracee. Below every usual mapping (static executables start at 0x40_0000) and above
 /// `vm.mmap_min_addr` (65,536 at most by default), so that an ordinary user may map it.
@@ -41,7 +41,8 @@ const ALLOW_ALL_PROGRAM: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 1, 0, 0, 0
 /// Return `SECCOMP_RET_ALLOW`.
 const ALLOW_ALL_STEP: [u8; 8] = [6, 0, 0, 0, 0, 0, 0xff, 0x7f];
 
-/// What the stub of a patched `syscall` instruction says about it: r11 holds this value's address at the common entry.
+/// What the stub of a patched instruction says about it. Of a `syscall`, r11 holds this value's address at the common entry; of an
+/// instruction that leaves r11 alone, [`buffer::SITE`] does.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SiteDescriptor {

@@ -11,7 +11,6 @@
     .globl backstory_buffer_noted
     .globl backstory_buffer_forms
     .globl backstory_buffer_left
-    .globl backstory_buffer_end
 backstory_buffer_start:
     // r11 holds the site's descriptor. Neither it nor rcx survives a call, so both are free.
     mov [{SITE}], r11
@@ -429,6 +428,8 @@ backstory_buffer_forms:
 
     // A call in another form is made. The arguments as the program has them.
 .Lcalled:
+    test ebp, {BY_REQUEST}
+    jnz .Lclock_read
     mov rdi, [rbx + 24]
     mov rsi, [rbx + 32]
     mov rdx, [rbx + 40]
@@ -710,5 +711,3 @@ backstory_buffer_left:
     syscall
 backstory_buffer_traced:
     ud2
-backstory_buffer_end:
-    .popsection

@@ -1,7 +1,8 @@
-//! The code that makes a recorded program's system calls without a stop, and notes what they did. It is copied into the program.
+//! The code that makes a recorded program's system calls without a stop, and reads the time stamp counter for it, and notes what that
+//! did. It is copied into the program.
 //!
-//! Assembly throughout (`code.s`), which keeps every register and flag. Calls that it may not make, or has no room for, are made by an
-//! instruction that the recorder's filter stops.
+//! Assembly throughout (`code.s`, and `reads.s` for the counter), which keeps every register and flag. Calls that it may not make, or has no room for, are made by an
+//! instruction that the recorder's filter stops; what it cannot read is read by one that is trapped.
 //!
 //! Knows neither the recorder nor which calls may be made: the rows in memory say that.
 //!
@@ -14,9 +15,10 @@ mod undone;
 use core::arch::global_asm;
 
 use abi::buffer::{
-    ALONE, ASKS, BY_REQUEST, CALLING, CLOSES, CODE, FAULTED, FD_COUNT, FDS, FILE, GO, HEAD, LONG, MOST,
-    MOST_POLLED, MOST_VECTORS, NO_TIME, ORDINARY, READS, RESUME, RING, RING_LEN, ROW_COUNT, ROWS, SITE,
-    STACK_POINTER, STACK_TOP, THIRD, TRIED, VECTOR, VECTORS, VECTORS_END, WHILE_EMPTY, WHOLE,
+    ALONE, ASKS, BY_REQUEST, CALLING, CLOCK, CLOSES, CODE, FAULTED, FD_COUNT, FDS, FILE, GO, HEAD, LONG,
+    MOST, MOST_POLLED, MOST_VECTORS, NO_TIME, ORDINARY, READS, RESUME, RING, RING_LEN, ROW_COUNT, ROWS, SITE,
+    STACK_POINTER, STACK_TOP, THIRD, TRIED, TSC_FOR, TSC_FROM, TSC_PROCESSOR, TSC_RATE, TSC_TICKS, TSC_TOLD,
+    VECTOR, VECTORS, VECTORS_END, WHILE_EMPTY, WHOLE,
 };
 
 pub use undone::{Standing, Used, standing};
@@ -62,9 +64,18 @@ const MODE: u32 = 24;
 const S_IFMT: u32 = 0xf000;
 const S_IFREG: u32 = 0x8000;
 const S_IFDIR: u32 = 0x4000;
+const CLOCK_GETTIME: u32 = 228;
+const CLOCK_MONOTONIC_RAW: u32 = 4;
+/// In nanoseconds.
+const SECOND: u32 = 1_000_000_000;
+/// In place of a row: a clock is read, of which the counter is reckoned. As a call in another form, it comes back to its own code.
+pub(crate) const CLOCK_READ: u64 = BY_REQUEST | 0x400_0000;
+/// The head of what is noted of a reading ([`abi::calls`]).
+const NOTED_READING: u32 = (abi::calls::NOTHING as u32) << 24 | (abi::calls::READING as u32) << 16;
 
 global_asm!(
     include_str!("code.s"),
+    include_str!("reads.s"),
     SITE = const SITE,
     STACK_POINTER = const STACK_POINTER,
     STACK_TOP = const STACK_TOP,
@@ -140,6 +151,18 @@ global_asm!(
     ORDINARY_6 = const ORDINARY[6] as i32,
     ORDINARY_7 = const ORDINARY[7] as i32,
     ORDINARY_8 = const ORDINARY[8] as i32,
+    CLOCK = const CLOCK,
+    CLOCK_READ = const CLOCK_READ,
+    CLOCK_GETTIME = const CLOCK_GETTIME,
+    CLOCK_MONOTONIC_RAW = const CLOCK_MONOTONIC_RAW,
+    SECOND = const SECOND,
+    TSC_FROM = const TSC_FROM,
+    TSC_FOR = const TSC_FOR,
+    TSC_RATE = const TSC_RATE,
+    TSC_TICKS = const TSC_TICKS,
+    TSC_PROCESSOR = const TSC_PROCESSOR,
+    TSC_TOLD = const TSC_TOLD,
+    NOTED_READING = const NOTED_READING,
 );
 
 unsafe extern "C" {
@@ -152,6 +175,10 @@ unsafe extern "C" {
     static backstory_buffer_noted: u8;
     static backstory_buffer_forms: u8;
     static backstory_buffer_left: u8;
+    static backstory_buffer_reads: u8;
+    static backstory_buffer_reads_both: u8;
+    static backstory_buffer_told: u8;
+    static backstory_buffer_cannot_tell: u8;
     static backstory_buffer_end: u8;
 }
 
@@ -180,6 +207,21 @@ pub fn traced_return() -> u64 {
     CODE + offset(&raw const backstory_buffer_traced) as u64
 }
 
+/// Where stubs lead of an instruction that reads the time stamp counter: alone, or `with_processor`.
+pub fn reading(with_processor: bool) -> u64 {
+    let entry = if with_processor {
+        &raw const backstory_buffer_reads_both
+    } else {
+        &raw const backstory_buffer_reads
+    };
+    CODE + offset(entry) as u64
+}
+
+/// Whether a pc is one of the code for such instructions: what is trapped there is the program's.
+pub fn is_reading(pc: u64) -> bool {
+    (reading(false)..CODE + offset(&raw const backstory_buffer_end) as u64).contains(&pc)
+}
+
 /// Offsets in the code from which on something holds.
 struct Steps {
     /// The arguments are where calls are noted.
@@ -194,6 +236,12 @@ struct Steps {
     forms: u64,
     /// The registers are as at first, but for those that are on the stack.
     left: u64,
+    /// The time stamp counter is read.
+    reads: u64,
+    /// It was, which is noted.
+    told: u64,
+    /// It is not, here.
+    cannot_tell: u64,
     /// No code any more.
     end: u64,
 }
@@ -207,6 +255,9 @@ fn steps() -> Steps {
         noted: at(&raw const backstory_buffer_noted),
         forms: at(&raw const backstory_buffer_forms),
         left: at(&raw const backstory_buffer_left),
+        reads: at(&raw const backstory_buffer_reads),
+        told: at(&raw const backstory_buffer_told),
+        cannot_tell: at(&raw const backstory_buffer_cannot_tell),
         end: at(&raw const backstory_buffer_end),
     }
 }

@@ -16,6 +16,10 @@ pub struct Used {
     pub rbp: u64,
     /// As above.
     pub r12: u64,
+    /// As above. Where a call is made, of no account.
+    pub rcx: u64,
+    /// Likewise.
+    pub r11: u64,
     /// The stack pointer.
     pub rsp: u64,
     /// The flags.
@@ -27,6 +31,8 @@ pub struct Used {
 pub enum Standing {
     /// At the call, with these registers: whatever it did already is not noted.
     AtCall(Used),
+    /// At an instruction that reads the time stamp counter, likewise.
+    AtReading(Used),
     /// Behind it: it is noted.
     Behind,
 }
@@ -39,7 +45,12 @@ pub fn standing(pc: u64, now: Used, word: impl Fn(u64) -> Option<u64>) -> Option
     if (steps.noted..steps.forms).contains(&at) {
         return Some(Standing::Behind);
     }
-    let mut used = now;
+    // What lies in the code for calls belongs to a reading where a clock is asked for.
+    let asks_clock = (steps.headed..steps.made).contains(&at) || (steps.forms..steps.left).contains(&at);
+    if at >= steps.reads || asks_clock && now.rbp == crate::CLOCK_READ {
+        return standing_at_reading(at, &steps, now, word);
+    }
+    let mut used = Used { rcx: 0, r11: 0, ..now };
     // The code's own stack holds, from its end on, the flags and what it uses; also the first two arguments, for a while.
     let on_it = STACK_TOP.checked_sub(now.rsp).filter(|depth| *depth <= 6 * 8);
     if let Some(depth) = on_it {
@@ -62,4 +73,27 @@ pub fn standing(pc: u64, now: Used, word: impl Fn(u64) -> Option<u64>) -> Option
         }
     }
     Some(Standing::AtCall(used))
+}
+
+/// The same where the time stamp counter is read. The code's own stack holds the flags, which instruction it is, and what it uses.
+fn standing_at_reading(
+    at: u64,
+    steps: &crate::Steps,
+    now: Used,
+    word: impl Fn(u64) -> Option<u64>,
+) -> Option<Standing> {
+    if (steps.told..steps.cannot_tell).contains(&at) {
+        return Some(Standing::Behind);
+    }
+    let mut used = now;
+    if let Some(depth) = STACK_TOP.checked_sub(now.rsp).filter(|depth| *depth <= 9 * 8) {
+        used.rsp = word(STACK_POINTER)?;
+        let Used { eflags, rcx, rax, args: [rdi, rsi, rdx, ..], r11, rbp, .. } = &mut used;
+        let mut which = 0;
+        let saved = [eflags, &mut which, rcx, rax, rdx, rsi, rdi, r11, rbp];
+        for (place, to) in (1..=depth / 8).zip(saved) {
+            *to = word(STACK_TOP - place * 8)?;
+        }
+    }
+    Some(Standing::AtReading(used))
 }

@@ -5,6 +5,8 @@
 
 extern crate backstory_buffer as buffer;
 
+mod readings;
+
 use std::collections::BTreeSet;
 use std::{mem, ptr};
 
@@ -14,7 +16,7 @@ use abi::buffer::{
     ROWS, Row, SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request, list_entry,
     list_head,
 };
-use abi::calls::Call;
+use abi::calls::{Call, Noted};
 use buffer::{Standing, Used, standing};
 
 /// Where the guest's own code and data lie: `syscall; int3`.
@@ -273,7 +275,7 @@ impl Tracee {
         self.break_at(1, buffer::traced_return() - 2);
         // SAFETY: requests about our own child.
         unsafe {
-            let enable = 0b101usize;
+            let enable = 0b1_0101usize;
             assert_eq!(libc::ptrace(libc::PTRACE_POKEUSER, self.0, DEBUG + 7 * 8, enable), 0);
             assert_eq!(libc::ptrace(libc::PTRACE_CONT, self.0, 0, 0), 0);
         }
@@ -290,6 +292,14 @@ impl Tracee {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, self.0, 0, 0) }, 0);
         assert_eq!(self.wait(), libc::SIGTRAP);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: at as *mut _, iov_len: bytes.len() };
+        // SAFETY: `local` describes `bytes`, which are only read.
+        let wrote = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
+        assert_eq!(wrote, bytes.len() as isize);
     }
 
     fn read(&self, at: u64, len: usize) -> Vec<u8> {
@@ -428,10 +438,10 @@ fn stands(what: &str, scene: &Scene, tracee: &Tracee) {
     let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
     let libc::user_regs_struct { rax, rbx, rbp, r12, rsp, eflags, .. } = regs;
     let eflags = eflags & !0x1_0000;
-    let now = Used { rax, args, rbx, rbp, r12, rsp, eflags };
+    let now = Used { rax, args, rbx, rbp, r12, rsp, eflags, ..Used::default() };
     let head = u32::from_le_bytes(tracee.read(HEAD, 4).try_into().unwrap());
     let (rax, args, eflags) = (scene.nr, scene.args, scene.flags);
-    let at_call = Used { rax, args, rbx: 101, rbp: 102, r12: 103, rsp: STACK, eflags };
+    let at_call = Used { rax, args, rbx: 101, rbp: 102, r12: 103, rsp: STACK, eflags, ..Used::default() };
     let expected = match (CODE..STUBS).contains(&regs.rip) {
         false => None,
         true if head != scene.head => Some(Standing::Behind),
@@ -450,7 +460,7 @@ fn noted(what: &str, scene: &Scene, tracee: &Tracee, result: u64) {
         return;
     }
     let bytes = tracee.read(RING + u64::from(scene.head), (head - scene.head) as usize);
-    let (call, len) = abi::calls::first(&bytes).unwrap();
+    let (Noted::Call(call), len) = abi::calls::first(&bytes).unwrap() else { panic!("{what}") };
     assert_eq!(len, bytes.len(), "{what}");
     let Call { nr, after, result: noted, args, wrote } = call;
     assert_eq!((u64::from(nr), after, noted as u64), (scene.nr, GUEST + 2, result), "{what}");

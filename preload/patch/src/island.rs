@@ -12,6 +12,8 @@ use crate::plan::{Examined, JUMP, Method, Plan};
 use crate::refusal::Obstacle;
 use crate::stub::Builder;
 
+/// The length of a short jump.
+const SHORT: u64 = 2;
 /// The length of a jump with a 32-bit displacement.
 const RELAY: u64 = 5;
 /// How far from the site an island may be that is reached through a relay.
@@ -39,14 +41,15 @@ impl Examined<'_> {
         for write in &writes {
             builder.place_at(write.at, self.site.at);
         }
-        builder.call(self.site.at, self.site.common);
-        writes.push(self.write(site, vec![0xEB, target.wrapping_sub(after) as u8]));
+        self.put_call(&mut builder);
+        writes.push(self.write(site, vec![0xEB, target.wrapping_sub(site + SHORT) as u8]));
         self.finish(Method::Island, writes, builder, after, site..after)
     }
 
     /// Unreachable bytes, `len` of them, within a short jump of the site: what follows it first.
     fn near(&self, len: u64) -> Option<Range<u64>> {
-        let reach = self.after().saturating_sub(128)..self.after() + 128;
+        let from = self.site.at.0 + SHORT;
+        let reach = from.saturating_sub(128)..from + 128;
         let mut runs = padding::runs(&mut Sweep::new(self.code), &self.around);
         runs.sort_by_key(|run| (run.start < self.site.at.0, run.start.abs_diff(self.site.at.0)));
         runs.into_iter().find_map(|run| self.hole(&self.around, run, &reach, len))

@@ -1,4 +1,4 @@
-//! How a `syscall` instruction can be rewritten so that it jumps to a stub of its own in the low region, and the bytes.
+//! How a `syscall` instruction, or one that reads the time stamp counter, can be rewritten so that it jumps to a stub of its own in the low region, and the bytes.
 //!
 //! Pure: bytes in, bytes out. Knows nothing of processes, nor of what a stub's call does; only executed sites may be
 //! asked about, as most `0f 05` byte pairs on a machine are data. What cannot be rewritten is refused by name.
@@ -31,7 +31,7 @@ mod text;
 
 pub use addr::{CodeAddr, LowAddr};
 pub use map::{PcMap, Place, Registers};
-pub use plan::{Examined, Facts, Method, Plan, Site, Write, jump_through, plan};
+pub use plan::{Examined, Facts, Method, Plan, Site, Target, Write, jump_through, plan};
 pub use refusal::{Obstacle, Refusal};
 pub use stub::{MAX_STUB, Stub};
 pub use text::Text;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use abi::SiteDescriptor;
-use iced_x86::{Code, Instruction, InstructionInfoFactory, OpAccess, Register};
+use iced_x86::{Code, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 use crate::addr::{CodeAddr, LowAddr};
 use crate::decode::{Surroundings, Sweep, surroundings};
@@ -15,12 +15,8 @@ use crate::relocate::{Class, Moved};
 use crate::stub::{Builder, Stub};
 use crate::text::{Mapped, Text};
 
-/// The length of `syscall`.
-const LEN: u64 = 2;
 /// The length of a jump through memory.
 pub(crate) const JUMP: u64 = 7;
-/// `syscall`
-const SYSCALL: [u8; 2] = [0x0F, 0x05];
 /// How far back the number of the call is looked for, in instructions.
 const NUMBER_REACH: usize = 12;
 /// What the signal restorer of every C library, and Go's, looks like: the bytes that unwinders compare (libgcc,
@@ -28,7 +24,40 @@ const NUMBER_REACH: usize = 12;
 const RESTORERS: [&[u8]; 2] =
     [&[0x48, 0xC7, 0xC0, 15, 0, 0, 0, 0x0F, 0x05], &[0xB8, 15, 0, 0, 0, 0x0F, 0x05]];
 
-/// A `syscall` instruction that was executed, and where things are to lie for it.
+/// An instruction that can be rewritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// `syscall`
+    Syscall,
+    /// `rdtsc`
+    Rdtsc,
+    /// `rdtscp`
+    Rdtscp,
+}
+
+impl Target {
+    /// Its bytes.
+    pub const fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Syscall => &[0x0F, 0x05],
+            Self::Rdtsc => &[0x0F, 0x31],
+            Self::Rdtscp => &[0x0F, 0x01, 0xF9],
+        }
+    }
+
+    /// Which one lies in a text that is mapped at `base`, if one does.
+    pub fn at(text: &Text, base: CodeAddr, at: CodeAddr) -> Option<Self> {
+        Self::in_code(Mapped::new(text, base), at.0)
+    }
+
+    fn in_code(code: Mapped<'_>, at: u64) -> Option<Self> {
+        let lies_there =
+            |target: &Self| code.bytes(at..at + target.bytes().len() as u64) == Some(target.bytes());
+        [Self::Syscall, Self::Rdtsc, Self::Rdtscp].into_iter().find(lies_there)
+    }
+}
+
+/// An instruction that was executed, and where things are to lie for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     /// Where the text's first byte is mapped.
@@ -41,6 +70,8 @@ pub struct Site {
     pub stub: LowAddr,
     /// What stubs jump to, with the address of their [`SiteDescriptor`] in r11.
     pub common: LowAddr,
+    /// Of an instruction that overwrites no r11: eight bytes that hold that address instead.
+    pub noted: LowAddr,
 }
 
 /// What the caller knows besides.
@@ -101,6 +132,9 @@ pub struct Plan {
     pub occupied: Vec<Range<CodeAddr>>,
     /// Which pcs stand for which.
     pub map: PcMap,
+    /// Where the plain code goes on once the instruction and what was moved from behind it are done; `None` where that may be in several
+    /// places, or where something on the way touches memory or may raise a signal.
+    pub exit: Option<CodeAddr>,
 }
 
 /// A jump to where the eight bytes in a slot say.
@@ -127,6 +161,7 @@ pub fn plan(text: &Text, site: Site, facts: Facts<'_>) -> Result<Plan, Refusal> 
 pub struct Examined<'a> {
     pub(crate) code: Mapped<'a>,
     pub(crate) site: Site,
+    target: Target,
     pub(crate) facts: Facts<'a>,
     pub(crate) around: Surroundings,
 }
@@ -136,23 +171,22 @@ impl<'a> Examined<'a> {
     pub fn new(text: &'a Text, site: Site, facts: Facts<'a>) -> Result<Self, Refusal> {
         let code = Mapped::new(text, site.base);
         let at = site.at;
-        if !code.range().contains(&at.0) || code.bytes(at.0..at.0 + LEN) != Some(&SYSCALL) {
-            return Err(Refusal::NoSyscall { at });
-        }
+        let target = Target::in_code(code, at.0).ok_or(Refusal::NoTarget { at })?;
         let is_restorer = |bytes: &&[u8]| {
-            let end = at.0 + LEN;
+            let end = at.0 + target.bytes().len() as u64;
             code.bytes(end.wrapping_sub(bytes.len() as u64)..end) == Some(*bytes)
         };
         if RESTORERS.iter().any(is_restorer) {
             return Err(Refusal::Restorer { at });
         }
-        let around = surroundings(code, at.0, facts.entries).ok_or(Refusal::NoSyscall { at })?;
-        if let Some(number) = number(around.before())
+        let around = surroundings(code, at.0, facts.entries).ok_or(Refusal::NoTarget { at })?;
+        if target == Target::Syscall
+            && let Some(number) = number(around.before())
             && facts.refused.contains(&number)
         {
             return Err(Refusal::Number { at, number });
         }
-        Ok(Self { code, site, facts, around })
+        Ok(Self { code, site, target, facts, around })
     }
 
     /// The patch by one method.
@@ -166,7 +200,16 @@ impl<'a> Examined<'a> {
 
     /// The address after the instruction.
     pub(crate) fn after(&self) -> u64 {
-        self.site.at.0 + LEN
+        self.site.at.0 + self.target.bytes().len() as u64
+    }
+
+    /// What a stub does in the instruction's place.
+    pub(crate) fn put_call(&self, builder: &mut Builder) {
+        let Site { at, common, noted, .. } = self.site;
+        match self.target {
+            Target::Syscall => builder.call(at, common),
+            Target::Rdtsc | Target::Rdtscp => builder.reading(at, common, noted),
+        }
     }
 
     /// The jump to the stub: through the slot, so that copies of it lead there, too.
@@ -179,34 +222,43 @@ impl<'a> Examined<'a> {
         let jump = self.jump();
         let end = start + jump.len() as u64;
         let mut builder = Builder::new(self.site.stub);
-        builder.call(self.site.at, self.site.common);
+        self.put_call(&mut builder);
         let tail = builder.here();
-        let moved_end = self.tail(&mut builder, end)?;
+        let (moved_end, straight) = self.tail(&mut builder, end)?;
         self.check_window(start, end, moved_end.max(end))?;
         let writes = vec![self.write(start, jump)];
-        self.finish(Method::Forward, writes, builder, tail, start..moved_end.max(end))
+        let mut plan = self.finish(Method::Forward, writes, builder, tail, start..moved_end.max(end))?;
+        plan.exit = straight.then_some(CodeAddr(moved_end));
+        Ok(plan)
     }
 
-    /// Moves instructions from behind the site, up to `end` or beyond. Returns where the last of them ends. (A call, of five
+    /// Moves instructions from behind the site, up to `end` or beyond. Returns where the last of them ends, and whether all do nothing but
+    /// change registers. (A call, of five
     /// bytes at least, ends at `end` or beyond, so that it does not return into the jump.)
-    fn tail(&self, builder: &mut Builder, end: u64) -> Result<u64, Obstacle> {
+    fn tail(&self, builder: &mut Builder, end: u64) -> Result<(u64, bool), Obstacle> {
         let mut at = self.after();
+        let mut straight = true;
         for step in &self.around.onward()[1..] {
             if at >= end {
                 break;
             }
             at = step.next_ip();
+            straight &= is_plain(step);
             let moved = self.moved(step);
             if !builder.moved(moved)? {
                 let room = padding::run_end(&mut Sweep::new(self.code), at);
-                return if room < end { Err(Obstacle::NoRoom { at: CodeAddr(room) }) } else { Ok(at) };
+                return if room < end {
+                    Err(Obstacle::NoRoom { at: CodeAddr(room) })
+                } else {
+                    Ok((at, false))
+                };
             }
         }
         if at < end {
             return Err(Obstacle::Undecodable { at: CodeAddr(at) });
         }
         builder.go_on(CodeAddr(at));
-        Ok(at)
+        Ok((at, straight))
     }
 
     fn backward(&self) -> Result<Plan, Obstacle> {
@@ -228,7 +280,7 @@ impl<'a> Examined<'a> {
                 return Err(Obstacle::NoRoom { at: CodeAddr(step.next_ip()) });
             }
         }
-        builder.call(self.site.at, self.site.common);
+        self.put_call(&mut builder);
         let writes = vec![self.write(start, jump)];
         self.finish(Method::Backward, writes, builder, self.after(), start..self.after())
     }
@@ -280,8 +332,50 @@ impl<'a> Examined<'a> {
         let (stub, map) = builder.finish(SiteDescriptor { after: self.after(), resume })?;
         let others = writes[..writes.len() - 1].iter().map(Write::range);
         let occupied = others.chain([CodeAddr(window.start)..CodeAddr(window.end)]).collect();
-        Ok(Plan { method, writes, stub, occupied, map })
+        Ok(Plan { method, writes, stub, occupied, map, exit: Some(CodeAddr(self.after())) })
     }
+}
+
+/// Whether an instruction changes general registers and flags, and nothing can come between.
+fn is_plain(step: &Instruction) -> bool {
+    use iced_x86::Mnemonic as M;
+    let in_memory = (0..step.op_count()).any(|at| step.op_kind(at) == OpKind::Memory);
+    let plain = matches!(
+        step.mnemonic(),
+        M::Mov
+            | M::Movzx
+            | M::Movsx
+            | M::Movsxd
+            | M::Lea
+            | M::Nop
+            | M::Cdqe
+            | M::Cmp
+            | M::Test
+            | M::Lfence
+            | M::Add
+            | M::Adc
+            | M::Sub
+            | M::Sbb
+            | M::Inc
+            | M::Dec
+            | M::Neg
+            | M::Not
+            | M::Imul
+            | M::Bswap
+            | M::And
+            | M::Or
+            | M::Xor
+            | M::Shl
+            | M::Shr
+            | M::Sar
+            | M::Shld
+            | M::Shrd
+            | M::Rol
+            | M::Ror
+    );
+    let of_general =
+        (0..step.op_count()).all(|at| step.op_kind(at) != OpKind::Register || step.op_register(at).is_gpr());
+    plain && of_general && (!in_memory || matches!(step.mnemonic(), M::Lea | M::Nop))
 }
 
 /// The number of the call that follows `before`, if the code sets it to a constant.

@@ -5,9 +5,9 @@ use crate::addr::CodeAddr;
 /// Why a site stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// There is no `syscall` there.
-    #[error("no syscall instruction at {at}")]
-    NoSyscall {
+    /// There is no instruction that can be rewritten there.
+    #[error("no instruction at {at} that can be rewritten")]
+    NoTarget {
         /// The address.
         at: CodeAddr,
     },
@@ -26,7 +26,9 @@ pub enum Refusal {
         number: u32,
     },
     /// No method works.
-    #[error("no method for the syscall at {at} (island: {island}; forward: {forward}; backward: {backward})")]
+    #[error(
+        "no method for the instruction at {at} (island: {island}; forward: {forward}; backward: {backward})"
+    )]
     NoMethod {
         /// The instruction.
         at: CodeAddr,

@@ -1,7 +1,7 @@
 //! The code of a stub, its descriptor and literals.
 //!
-//! A stub is: the descriptor; moved instructions that precede the call; `mov r11d, descriptor; jmp common`; moved
-//! instructions that follow it, and a jump back; a jump for each moved branch; the literals these jumps go through. None of
+//! A stub is: the descriptor; moved instructions that precede the call; `mov r11d, descriptor; jmp common`, or where r11 is not to change
+//! `mov qword ptr [noted], descriptor; jmp common`; moved instructions that follow it, and a jump back; a jump for each moved branch; the literals these jumps go through. None of
 //! it touches the stack, a register but r11 or a flag, beyond what the moved instructions do.
 
 use abi::SiteDescriptor;
@@ -81,6 +81,21 @@ impl Builder {
         self.bytes.extend([0x41, 0xBB]);
         self.bytes.extend(self.at.displacement());
         self.place(site, Registers::AllButR11);
+        self.leap(common);
+    }
+
+    /// The instruction at `site`, which reads the time stamp counter.
+    pub(crate) fn reading(&mut self, site: CodeAddr, common: LowAddr, noted: LowAddr) {
+        self.redirects.push((site, self.here()));
+        self.place(site, Registers::All);
+        self.bytes.extend([0x48, 0xC7, 0x04, 0x25]);
+        self.bytes.extend(noted.displacement());
+        self.bytes.extend(self.at.displacement());
+        self.place(site, Registers::All);
+        self.leap(common);
+    }
+
+    fn leap(&mut self, common: LowAddr) {
         let distance = common.get().wrapping_sub(self.here() + 5) as u32;
         self.bytes.push(0xE9);
         self.bytes.extend(distance.to_le_bytes());

@@ -104,7 +104,7 @@ pub(crate) struct Record {
     /// Kill what the command leaves running S seconds after its first process ended [default: record that to its end]
     #[arg(long, value_name = "S")]
     pub(crate) linger: Option<u64>,
-    /// Stop programs at every system call, also where they could make it without (slower); --chaos and --counter pmu do so, too
+    /// Stop programs at every system call and rdtsc, also where they could do without (slower); --chaos and --counter pmu do so, too
     #[arg(long, overrides_with = "no_buffer")]
     pub(crate) no_buffer: bool,
     /// Let programs make calls without a stop as soon as can be, also where that is not worth it
@@ -318,7 +318,8 @@ pub(crate) struct Check {
 pub(crate) const DUMP: &str = "\
 One line per event: `EVENT [@MOMENT] task N space N STOP PC: WHAT`. The moment is there once a replay has learned it. It is that \
 after the event: a system call has one more there than everywhere else, where its moment is when its instruction is about to run. STOP is \
-what the task had to reach by running: `syscall`, an instruction that is trapped (`rdtsc`, `rdtscp`, `cpuid`, `rdrand`, `rdseed`, `rdpid`), `fault`, `point` \
+what the task had to reach by running: `syscall`, an instruction that is answered (`rdtsc`, `rdtscp`, `cpuid`, `rdrand`, `rdseed`, `rdpid`; the first two mostly without a stop, and of such \
+a one only the result's registers are known), `fault`, `point` \
 (an arbitrary instruction, where it was interrupted), `buffered` (a system call made without a stop), `int 0x80` (one of the \
 32-bit table), or `-` (nothing: the event follows the task's last one). WHAT is `exec`, \
 `syscall` (whole), `syscall enter` and `syscall leave`, `spawn`, `answered`, `signal`, `exit` or `point`.

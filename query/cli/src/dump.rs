@@ -41,12 +41,12 @@ fn stop(stop: Stop) -> &'static str {
     match stop {
         Stop::None => "-",
         Stop::Syscall => "syscall",
-        Stop::Instruction(Trapped::Rdtsc) => "rdtsc",
-        Stop::Instruction(Trapped::Rdtscp) => "rdtscp",
-        Stop::Instruction(Trapped::Cpuid) => "cpuid",
-        Stop::Instruction(Trapped::Rdrand) => "rdrand",
-        Stop::Instruction(Trapped::Rdseed) => "rdseed",
-        Stop::Instruction(Trapped::Rdpid) => "rdpid",
+        Stop::Instruction(Trapped::Rdtsc) | Stop::BufferedInstruction(Trapped::Rdtsc) => "rdtsc",
+        Stop::Instruction(Trapped::Rdtscp) | Stop::BufferedInstruction(Trapped::Rdtscp) => "rdtscp",
+        Stop::Instruction(Trapped::Cpuid) | Stop::BufferedInstruction(Trapped::Cpuid) => "cpuid",
+        Stop::Instruction(Trapped::Rdrand) | Stop::BufferedInstruction(Trapped::Rdrand) => "rdrand",
+        Stop::Instruction(Trapped::Rdseed) | Stop::BufferedInstruction(Trapped::Rdseed) => "rdseed",
+        Stop::Instruction(Trapped::Rdpid) | Stop::BufferedInstruction(Trapped::Rdpid) => "rdpid",
         Stop::Fault => "fault",
         Stop::Point => "point",
         Stop::Buffered => "buffered",
@@ -184,6 +184,7 @@ mod tests {
             Stop::Point,
             Stop::Buffered,
             Stop::Narrow,
+            Stop::BufferedInstruction(Trapped::Rdtscp),
         ];
         for word in all.map(stop) {
             assert!(crate::args::DUMP.contains(&format!("`{word}`")), "{word} is not documented");

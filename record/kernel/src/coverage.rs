@@ -90,6 +90,8 @@ not wait; else they stop, as all others always do. Stopped at are calls whose ef
 - messages with an address or control data; more than 16 vectors, 32 polled descriptors, 128 KiB, or 8 KiB of a file
 - `sched_yield` while others wait for their turn
 
+Instructions that read the time stamp counter (`rdtsc`, `rdtscp`) are no calls, but answered in the same way where they are run often.
+
 ";
 
 fn request_table(page: &mut String, table: &Requests) {

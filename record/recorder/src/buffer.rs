@@ -1,16 +1,19 @@
-//! Calls that recorded programs make without a stop, from code of ours in their own space (the `buffer` crate).
+//! Calls that recorded programs make without a stop, and readings of the time stamp counter, from code of ours in their own space (the
+//! `buffer` crate).
 //!
 //! A `syscall` instruction that was stopped at a few times, for calls that may be made so, is rewritten to lead there (`patch`
-//! crate). What the calls did is noted in the space's memory, and read from there before any other event of the task is written.
+//! crate), and so is one that reads the counter. What the calls did is noted in the space's memory, and read from there before any other event of the task is written.
 //! A task is never left standing inside: one that is to stop there runs on to where the instruction returns.
 //!
 //! Only instructions in private mappings of files that the program may not write are rewritten, and what they were is put back before a
 //! call changes such a mapping. Where others watch what a task does (tracers, filters of its own), nothing is made so.
 //!
 //! - `files`: which descriptors are good for which calls
+//! - `reading`: what the code needs to know to read the counter, and what it cannot read
 //! - `sites`: the instructions that are rewritten
 
 mod files;
+mod reading;
 mod sites;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,7 +27,7 @@ use buffer::{Standing, Used};
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId, Unmapped};
 use kernel::{Class, Good, Inside, Numbered, Wrote};
 use ptrace::Stopped;
-use trace::{Event, Fact, MapOp, TracedInfo};
+use trace::{Event, Fact, MapOp, Stop, TracedInfo};
 
 use crate::api::{self, RecordError};
 use crate::exec;
@@ -33,9 +36,11 @@ use crate::session::Core;
 use crate::sink::Sink;
 use crate::stop::StopError;
 use crate::task::{Space, Task};
+use crate::tsc::Line;
 
 use files::Known;
 pub(crate) use files::{is_mapped, is_plain};
+pub(crate) use reading::{after_reading, at_reading, resume, told};
 use sites::Site;
 
 /// Length of the `syscall` instruction.
@@ -95,6 +100,10 @@ struct Mapped {
     left: Vec<patch::Write>,
     /// Stubs there are.
     stubs: u64,
+    /// Where the program goes on that has left one of them.
+    exits: BTreeMap<u64, u64>,
+    /// How the time stamp counter is reckoned there.
+    line: Option<Line>,
 }
 
 impl Buffer {
@@ -189,7 +198,10 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
     files::forget_closed(&mut buffer.files, &bytes);
     if let Some(last) = sink.calls(task.id, space.id, &bytes)? {
         let Registers { rip, rax, .. } = last.after;
-        task.after = Registers { rip, rax, rcx: rip, orig_rax: u64::MAX, ..task.after };
+        task.after = match last.stop {
+            Stop::Buffered => Registers { rip, rax, rcx: rip, orig_rax: u64::MAX, ..task.after },
+            _ => last.completed(&task.after).after,
+        };
         // Whether it ran since then is not known.
         task.at_point = true;
     }
@@ -205,17 +217,23 @@ pub(crate) fn at_entry(
 ) -> Result<(Registers, bool), StopError> {
     let mut buffer = task.space.buffer.borrow_mut();
     let Some(inside) = &mut buffer.inside else { return Ok((regs, false)) };
+    rewind(&task.space, inside)?;
     let memory = &task.space.memory;
-    if inside.taken > FULL {
-        memory.write(GuestAddr(HEAD), &0u32.to_le_bytes())?;
-        inside.taken = 0;
-    }
     let Some((seen, Left { faulted, .. })) = outside(task, &regs)? else { return Ok((regs, false)) };
     if faulted {
         memory.write(GuestAddr(FAULTED), &0u32.to_le_bytes())?;
     }
     stopped.set_registers(&seen)?;
     Ok((seen, faulted))
+}
+
+/// Uses the ring from its start again where it is full enough. All of it is in the trace.
+fn rewind(space: &Space, inside: &mut Mapped) -> Result<(), StopError> {
+    if inside.taken > FULL {
+        space.memory.write(GuestAddr(HEAD), &0u32.to_le_bytes())?;
+        inside.taken = 0;
+    }
+    Ok(())
 }
 
 /// What the buffer left behind that stops at a call.
@@ -274,20 +292,36 @@ pub(crate) fn at_death(task: &Task, regs: &Registers) -> Option<Killed> {
     if task.space.buffer.borrow().inside.is_none() || !(CODE..end).contains(&regs.rip) {
         return elsewhere(task, regs);
     }
-    let Registers { rax, rbx, rbp, r12, rsp, eflags, .. } = *regs;
-    let now = Used { rax, args: regs.syscall_args(), rbx, rbp, r12, rsp, eflags };
+    let Registers { rax, rbx, rbp, r12, rcx, r11, rsp, eflags, .. } = *regs;
+    let now = Used { rax, args: regs.syscall_args(), rbx, rbp, r12, rcx, r11, rsp, eflags };
     match buffer::standing(regs.rip, now, |at| memory.read_u64(GuestAddr(at)).ok())? {
         Standing::Behind => Some(Killed::BehindCall),
         Standing::AtCall(used) => {
             let descriptor =
                 if regs.rip == CODE { regs.r11 } else { memory.read_u64(GuestAddr(SITE)).ok()? };
             let after = memory.read_u64(GuestAddr(descriptor)).ok()?;
-            let Used { rax, args: [rdi, rsi, rdx, r10, r8, r9], rbx, rbp, r12, rsp, eflags } = used;
-            let regs =
-                Registers { rip: after, rdi, rsi, rdx, r10, r8, r9, rbx, rbp, r12, rsp, eflags, ..*regs };
-            Some(Killed::InCall(Registers { orig_rax: rax, rcx: after, ..regs }))
+            let regs = Registers { rip: after, rax: regs.rax, ..as_used(regs, used) };
+            Some(Killed::InCall(Registers { orig_rax: used.rax, rcx: after, r11: regs.r11, ..regs }))
+        }
+        Standing::AtReading(used) => {
+            let at = site_in_use(task)?;
+            Some(Killed::At(Registers { rip: at, ..as_used(regs, used) }))
         }
     }
+}
+
+/// Registers, but for those that the code uses.
+fn as_used(regs: &Registers, used: Used) -> Registers {
+    let Used { rax, args: [rdi, rsi, rdx, r10, r8, r9], rbx, rbp, r12, rcx, r11, rsp, eflags } = used;
+    Registers { rax, rdi, rsi, rdx, r10, r8, r9, rbx, rbp, r12, rcx, r11, rsp, eflags, ..*regs }
+}
+
+/// The instruction that led into the code last.
+fn site_in_use(task: &Task) -> Option<u64> {
+    let descriptor = task.space.memory.read_u64(GuestAddr(SITE)).ok()?;
+    let buffer = task.space.buffer.borrow();
+    let mut sites = buffer.inside.as_ref()?.sites.values();
+    sites.find(|site| site.stub == descriptor).map(|site| site.at)
 }
 
 /// The same of one that does not stand in the code that all calls share.
@@ -307,6 +341,11 @@ fn elsewhere(task: &Task, regs: &Registers) -> Option<Killed> {
     }
 }
 
+/// Whether a pc is of one of a program's instructions that were moved into a stub.
+pub(crate) fn is_moved(task: &Task, pc: u64) -> bool {
+    (STUBS..ROWS).contains(&pc) && task.space.has_buffer()
+}
+
 /// Where a task comes out that stands in memory of ours, or on its way there; `None` where it does not.
 pub(crate) fn way_out(task: &Task, regs: &Registers) -> Option<u64> {
     let buffer = task.space.buffer.borrow();
@@ -320,10 +359,9 @@ pub(crate) fn way_out(task: &Task, regs: &Registers) -> Option<u64> {
     } else if (STUBS..ROWS).contains(&pc) {
         pc - (pc - STUBS) % abi::buffer::STUB_LEN
     } else {
-        return inside.sites.values().find(|site| site.is_island(pc)).map(|site| site.at + INSTRUCTION);
+        return inside.sites.values().find(|site| site.is_island(pc)).map(Site::after);
     };
-    const RESUME: u64 = 8;
-    memory.read_u64(GuestAddr(descriptor + RESUME)).ok()
+    inside.exits.get(&descriptor).copied()
 }
 
 /// A task goes on at a pc to which nothing but the kernel leads: at a call that is made again, or where a handler returns to. What is put
@@ -425,6 +463,8 @@ const UNSHARE: u32 = kernel::number("unshare");
 const PRCTL: u32 = kernel::number("prctl");
 const PROCESS_VM_WRITEV: u32 = kernel::number("process_vm_writev");
 const SET_SYSCALL_USER_DISPATCH: u64 = 59;
+/// From here on tasks may differ in whether `rdtsc` runs.
+const SET_TSC: u64 = libc::PR_SET_TSC as u64;
 
 /// A call is about to be made that may concern what is buffered.
 pub(crate) fn before_call(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6]) {
@@ -477,7 +517,7 @@ fn concern(core: &mut Core, task: &Task, class: Class, nr: u32, args: &[u64; 6])
             files::may_wait_from_now_on(core);
         }
         UNSHARE if args[0] & libc::CLONE_FILES as u64 != 0 => turn_off(&task.space),
-        PRCTL if args[0] == SET_SYSCALL_USER_DISPATCH => turn_off(&task.space),
+        PRCTL if matches!(args[0], SET_SYSCALL_USER_DISPATCH | SET_TSC) => turn_off(&task.space),
         PROCESS_VM_WRITEV => turn_off_everywhere(core),
         _ => {}
     }
@@ -504,10 +544,8 @@ pub(crate) fn after_call(
     (nr, args): (u32, [u64; 6]),
     regs: &Registers,
 ) -> Vec<MapOp> {
-    const PATIENCE: u32 = 4;
-    let Some(call) = kernel::inside(nr, &args).filter(|_| core.buffering.on) else { return Vec::new() };
-    let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
-    if watched || task.space.lent.get() > 0 || task.space.buffer.borrow().off {
+    let Some(call) = kernel::inside(nr, &args) else { return Vec::new() };
+    if !may_rewrite(core, task) {
         return Vec::new();
     }
     let needs = good(call.good);
@@ -521,7 +559,18 @@ pub(crate) fn after_call(
     if good & needs != needs && good & tried != tried {
         return Vec::new();
     }
-    let site = regs.rip.wrapping_sub(INSTRUCTION);
+    met(core, task, regs.rip.wrapping_sub(INSTRUCTION))
+}
+
+/// Whether a task's instructions may be rewritten.
+fn may_rewrite(core: &Core, task: &Task) -> bool {
+    let watched = task.sandbox.mode() != 0 || task.tracing.is_some() || task.by_vfork;
+    core.buffering.on && !watched && task.space.lent.get() == 0 && !task.space.buffer.borrow().off
+}
+
+/// A task was stopped at an instruction, where it need not have been. What is rewritten for that.
+fn met(core: &mut Core, task: &Task, site: u64) -> Vec<MapOp> {
+    const PATIENCE: u32 = 4;
     let buffer = &mut *task.space.buffer.borrow_mut();
     let known = buffer.inside.as_ref().is_some_and(|inside| inside.sites.contains_key(&site));
     if known || buffer.refused.contains(&site) {

@@ -79,10 +79,11 @@ fn stay_stopped(task: &mut Task) -> Result<(), StopError> {
 }
 
 /// Whether a stopped task has run no code of its own since its last event. That it shows the same registers does not tell: a loop may have
-/// come back to them. What enters the kernel for another reason than a system call has no number of one.
+/// come back to them. Nor is it told of one that stands where its instructions were moved to. What enters the kernel for another reason than a system call has no number of one.
 pub(crate) fn no_code_ran(task: &Task, regs: &Registers) -> bool {
     let leaves_a_call = regs.orig_rax as i64 >= 0;
-    !task.at_point && same_place(regs, &task.raw) && (leaves_a_call || task.unmoved)
+    let here = same_place(regs, &task.raw) && !buffer::is_moved(task, regs.rip);
+    !task.at_point && here && (leaves_a_call || task.unmoved)
 }
 
 /// Writes the event of a task that stands at `regs`.

@@ -9,8 +9,11 @@ use ptrace::{PtraceEvent, Report, Running, Stopped};
 use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
 
 use crate::api::RecordError;
+use crate::buffer;
 use crate::exec;
+use crate::point;
 use crate::session::Core;
+use crate::signal;
 use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::syscall;
 use crate::task::{Resume, Task};
@@ -41,25 +44,43 @@ pub(crate) fn on_trapped(
     regs: Registers,
     (kind, bytes): Instruction,
 ) -> Result<Next, StopError> {
+    let regs = buffer::at_reading(task, &regs, bytes.len())?.unwrap_or(regs);
     let before = syscall::outside_calls(&regs);
     let mut after = before;
     after.rip = after.rip.wrapping_add(bytes.len() as u64);
-    answer(core, kind, &bytes, &mut after)
+    answer(core, task, (kind, &bytes), &mut after)
         .map_err(|source| RecordError::System { what: "cannot read /dev/urandom", source })?;
-    stopped.set_registers(&after)?;
     let stop = Stop::Instruction(kind);
+    let maps = match kind {
+        Trapped::Rdtsc | Trapped::Rdtscp => buffer::after_reading(core, task, before.rip)?,
+        _ => Vec::new(),
+    };
+    let raw = Registers { rip: buffer::resume(task, before.rip).unwrap_or(after.rip), ..after };
+    stopped.set_registers(&raw)?;
     core.sink.event(&Event {
         stop,
         after,
+        maps,
         ..Event::in_place(task.id, task.space.id, before, Fact::Instruction)
     })?;
-    task.goes_on(after, after);
-    let stopped = repair(task, stopped)?;
+    task.goes_on(after, raw);
+    let stopped = buffer::map(task, repair(task, stopped)?)?;
+    // Where it goes on in instructions that were moved, a signal can only come behind those.
+    if point::no_code_ran(task, &raw) {
+        signal::raise_held(task);
+    } else if !task.held.is_empty() && task.runs_to.is_none() {
+        return point::on_interrupt(core, task, stopped);
+    }
     Ok((stopped, Resume::Cont(0)))
 }
 
 /// Puts into the registers what the instruction would.
-fn answer(core: &mut Core, kind: Trapped, bytes: &[u8], regs: &mut Registers) -> io::Result<()> {
+fn answer(
+    core: &mut Core,
+    task: &Task,
+    (kind, bytes): (Trapped, &[u8]),
+    regs: &mut Registers,
+) -> io::Result<()> {
     match kind {
         Trapped::Cpuid => {
             let (leaf, subleaf) = (regs.rax as u32, regs.rcx as u32);
@@ -68,14 +89,14 @@ fn answer(core: &mut Core, kind: Trapped, bytes: &[u8], regs: &mut Registers) ->
             [regs.rax, regs.rbx, regs.rcx, regs.rdx] = result.map(u64::from);
         }
         Trapped::Rdtsc | Trapped::Rdtscp => {
-            let (tsc, aux) = core.stamps.now();
+            let (tsc, aux) = core.stamps.now(buffer::told(task));
             regs.rax = tsc & 0xffff_ffff;
             regs.rdx = tsc >> 32;
             if kind == Trapped::Rdtscp {
                 regs.rcx = u64::from(aux);
             }
         }
-        Trapped::Rdpid => unrepeatable::put(core.stamps.now().1.into(), bytes, regs),
+        Trapped::Rdpid => unrepeatable::put(core.stamps.now(0).1.into(), bytes, regs),
         Trapped::Rdrand | Trapped::Rdseed => unrepeatable::draw(bytes, regs)?,
     }
     Ok(())

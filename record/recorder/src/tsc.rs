@@ -48,13 +48,48 @@ impl Drop for Trapping {
 }
 
 /// What a recorded program is told that the time stamp counter says. To read it takes two changes of that register: so it is reckoned
-/// from a clock that the kernel derives from it, and seldom read.
+/// from a clock that the kernel derives from it, and seldom read. All tell the same, who has a stop and who reckons it himself ([`Line`]):
+/// none of these lines begins lower or earlier than another one ended.
 #[derive(Debug)]
 pub(crate) struct Stamps {
     first: Look,
     newest: Look,
+    /// Once it is known how fast the counter is.
+    line: Option<Line>,
     /// What was told last.
     told: u64,
+}
+
+/// How the counter is reckoned for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Line {
+    /// The clock in nanoseconds from which on it holds.
+    pub(crate) from: u64,
+    /// So long.
+    pub(crate) lasts: u64,
+    /// What the counter does in a nanosecond, in units of 1 / 2^32.
+    pub(crate) rate: u64,
+    /// The counter at first.
+    pub(crate) ticks: u64,
+    /// The number of the processor.
+    pub(crate) processor: u32,
+}
+
+impl Line {
+    /// The counter at a time of the clock.
+    fn at(&self, clock: Duration) -> Option<u64> {
+        let since = nanos(clock).checked_sub(self.from).filter(|since| *since < self.lasts)?;
+        Some(self.after(since))
+    }
+
+    /// The same so many nanoseconds after the beginning. What a line says must not need more than 64 bits on the way.
+    fn after(&self, since: u64) -> u64 {
+        self.ticks + ((since * self.rate) >> 32)
+    }
+}
+
+fn nanos(clock: Duration) -> u64 {
+    u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The counter and the clock at one time.
@@ -73,25 +108,42 @@ impl Stamps {
     /// Reads the counter for the first time.
     pub(crate) fn begin() -> Self {
         let first = look();
-        Self { first, newest: first, told: 0 }
+        Self { first, newest: first, line: None, told: 0 }
     }
 
-    /// The counter, which never stands still, and the processor's number.
-    pub(crate) fn now(&mut self) -> (u64, u32) {
-        let ticks = self.reckoned().unwrap_or_else(|| {
-            self.newest = look();
-            self.newest.ticks
-        });
+    /// The counter, which never stands still, and the processor's number. `told` is what was told by others, as far as it is known.
+    pub(crate) fn now(&mut self, told: u64) -> (u64, u32) {
+        self.told = self.told.max(told);
+        let ticks = self.line.and_then(|line| line.at(clock())).unwrap_or_else(|| self.look_again());
         self.told = ticks.max(self.told + 1);
         (self.told, self.newest.processor)
     }
 
-    fn reckoned(&self) -> Option<u64> {
-        let apart = self.newest.clock.checked_sub(self.first.clock).filter(|apart| *apart >= Self::APART)?;
-        let since = clock().checked_sub(self.newest.clock).filter(|since| *since < Self::FRESH)?;
-        let ticks = u128::from(self.newest.ticks.checked_sub(self.first.ticks)?);
-        let more = ticks * since.as_nanos() / apart.as_nanos();
-        Some(self.newest.ticks + u64::try_from(more).ok()?)
+    /// How it is reckoned at present.
+    pub(crate) fn line(&self) -> Option<Line> {
+        self.line
+    }
+
+    /// Reads the counter, and what it says now.
+    fn look_again(&mut self) -> u64 {
+        self.newest = look();
+        let ended = self.line.map_or(0, |line| line.after(line.lasts));
+        let ticks = self.newest.ticks.max(ended).max(self.told);
+        self.line = self.drawn(ticks);
+        ticks
+    }
+
+    /// The line from the newest look on. Where what was told is ahead of the counter, it is slower than that, and they meet.
+    fn drawn(&self, ticks: u64) -> Option<Line> {
+        let Look { ticks: counter, processor, clock } = self.newest;
+        let apart = clock.checked_sub(self.first.clock).filter(|apart| *apart >= Self::APART)?;
+        let more = u128::from(counter.checked_sub(self.first.ticks)?) << 32;
+        let rate = u64::try_from(more / apart.as_nanos()).ok()?;
+        let lasts = nanos(Self::FRESH);
+        let ahead = u64::try_from((u128::from(ticks - counter) << 32) / u128::from(lasts)).ok()?;
+        let rate = rate.saturating_sub(ahead).max(rate / 2);
+        rate.checked_mul(lasts)?;
+        Some(Line { from: nanos(clock), lasts, rate, ticks, processor })
     }
 }
 
@@ -248,11 +300,33 @@ mod tests {
         let mut last = 0;
         for _ in 0..1000 {
             let before = counter();
-            let (told, _) = stamps.now();
+            let (told, _) = stamps.now(0);
             assert!(told > last && told + near > before, "{told}, not before {before} and {last}");
             assert!(told < counter() + near);
             last = told;
         }
-        assert!(stamps.reckoned().is_some());
+        assert!(stamps.line().is_some());
+    }
+
+    #[test]
+    fn lines_go_on_where_others_ended() {
+        let mut stamps = Stamps::begin();
+        let begun = Instant::now();
+        while begun.elapsed() < 2 * Stamps::APART {}
+        let mut former: Option<Line> = None;
+        for ahead in [0, 1 << 20, 0, 0] {
+            let ticks = stamps.look_again();
+            let line = stamps.line().unwrap();
+            if let Some(former) = former {
+                assert!(ticks >= former.after(former.lasts) && line.ticks == ticks, "{former:?} {line:?}");
+                assert!(line.from >= former.from, "{former:?} {line:?}");
+            }
+            assert!((line.at(clock()).unwrap() - ticks) >> 40 == 0 && line.rate > 1 << 30, "{line:?}");
+            assert_eq!(line.at(Duration::from_nanos(line.from + line.lasts)), None);
+            stamps.told += ahead;
+            former = Some(line);
+        }
+        let (told, _) = stamps.now(1 << 62);
+        assert_eq!(told, (1 << 62) + 1);
     }
 }

@@ -1,9 +1,10 @@
-//! Calls that were made without a stop: one record for many of them, an event each when it is read. Pure: bytes in, events out.
+//! Calls and readings that were made without a stop: one record for many of them, an event each when it is read. Pure: bytes in, events
+//! out.
 
-use abi::calls::{Call, Piece, first};
+use abi::calls::{Call, Noted, Piece, Reading, first};
 use guest::{GuestAddr, Registers, SpaceId, TaskId};
 
-use crate::event::{Data, Event, Fact, MemWrite, PayloadRef, Stop, SyscallInfo};
+use crate::event::{Data, Event, Fact, MemWrite, PayloadRef, Stop, SyscallInfo, Trapped};
 use crate::validate::{Problem, check_write_place};
 
 /// Length of the `syscall` instruction.
@@ -17,8 +18,12 @@ pub(crate) fn sound(offset: u64, bytes: &[u8]) -> Result<(u32, usize), (u32, Pro
     let (mut count, mut last, mut at) = (0, 0, 0);
     while at < bytes.len() {
         let undecoded = || (count, Problem::Calls { offset: offset + at as u64 });
-        let (call, len) = first(&bytes[at..]).ok_or_else(undecoded)?;
-        for piece in call.wrote {
+        let (noted, len) = first(&bytes[at..]).ok_or_else(undecoded)?;
+        let wrote = match noted {
+            Noted::Call(call) => call.wrote,
+            Noted::Reading(_) => abi::calls::Wrote::default(),
+        };
+        for piece in wrote {
             let checked = check_write_place(GuestAddr(piece.to), piece.bytes.len() as u64);
             checked.map_err(|problem| (count, problem))?;
         }
@@ -34,8 +39,29 @@ pub(crate) fn take_first(
     offset: u64,
     bytes: &[u8],
 ) -> Option<(Event, usize)> {
-    let (call, len) = first(bytes)?;
-    Some((event(task, space, &call, offset), len))
+    let (noted, len) = first(bytes)?;
+    let event = match noted {
+        Noted::Call(call) => event(task, space, &call, offset),
+        Noted::Reading(reading) => of_reading(task, space, &reading),
+    };
+    Some((event, len))
+}
+
+fn of_reading(task: TaskId, space: SpaceId, reading: &Reading) -> Event {
+    let rip = reading.after.wrapping_sub(reading.instruction_len());
+    let before = Registers { rip, ..Registers::default() };
+    let kind = if reading.processor.is_some() { Trapped::Rdtscp } else { Trapped::Rdtsc };
+    Event {
+        stop: Stop::BufferedInstruction(kind),
+        after: Registers {
+            rip: reading.after,
+            rax: reading.ticks & 0xffff_ffff,
+            rdx: reading.ticks >> 32,
+            rcx: reading.processor.unwrap_or_default().into(),
+            ..before
+        },
+        ..Event::in_place(task, space, before, Fact::Instruction)
+    }
 }
 
 fn event(task: TaskId, space: SpaceId, call: &Call<'_>, offset: u64) -> Event {
@@ -81,7 +107,10 @@ mod tests {
         let places = [0x3000u64, 8, 1, 1 << 50, 5, 2].map(u64::to_le_bytes).concat();
         let mut several = call(0, &places);
         several[3] = abi::calls::SEVERAL;
-        let calls = [call(0x2000, &[7; 9]), call(0, &[]), several, call(1 << 55, &[8; 100])].concat();
+        let reading = |head: u64| [head, 0x1002, 77].map(u64::to_le_bytes).concat();
+        let readings = [reading(0xffff_0000), reading(0x5_ffff_0001)].concat();
+        let calls =
+            [call(0x2000, &[7; 9]), call(0, &[]), readings, several, call(1 << 55, &[8; 100])].concat();
         let mut tried =
             vec![calls.clone(), Vec::new(), [calls.clone(), call(u64::MAX - 3, &[1; 8])].concat()];
         for at in 0..calls.len() {

@@ -104,6 +104,8 @@ enum WireStop {
     PointAfter(u64),
     /// Since version 1.5.
     Narrow,
+    /// Since version 1.7.
+    BufferedInstruction(Trapped),
 }
 
 impl WireStop {
@@ -117,6 +119,7 @@ impl WireStop {
             (Stop::Point, _) => Self::Point,
             (Stop::Buffered, _) => Self::Buffered,
             (Stop::Narrow, _) => Self::Narrow,
+            (Stop::BufferedInstruction(trapped), _) => Self::BufferedInstruction(trapped),
         }
     }
 
@@ -130,6 +133,7 @@ impl WireStop {
             Self::Point => Stop::Point,
             Self::Buffered => Stop::Buffered,
             Self::Narrow => Stop::Narrow,
+            Self::BufferedInstruction(trapped) => Stop::BufferedInstruction(trapped),
             Self::PointAfter(branches) => match fact {
                 Fact::Point(info) => {
                     info.branches = Some(branches);

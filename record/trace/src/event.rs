@@ -56,6 +56,9 @@ pub enum Stop {
     /// An `int 0x80` at `before.rip`, a call of the 32-bit table: `before.rax` is its number there, and no register is overwritten. The call
     /// ([`Fact::Syscall`] and the like) is that of the 64-bit table which does the same. Since version 1.5.
     Narrow,
+    /// An instruction as at [`Stop::Instruction`], made without a stop. Only `rip` was noted of the registers before it, and the result: the
+    /// others are 0, and not compared. See [`Event::completed`]. Since version 1.7.
+    BufferedInstruction(Trapped),
 }
 
 /// Instructions whose results are recorded.
@@ -301,9 +304,16 @@ impl Event {
         }
     }
 
-    /// An event of [`Stop::Buffered`] with all registers, which are those of the task at the stop: as if it had stopped there. Others are
-    /// as they were.
+    /// An event of [`Stop::Buffered`] or [`Stop::BufferedInstruction`] with all registers, which are those of the task at the stop: as if it
+    /// had stopped there. Others are as they were.
     pub fn completed(self, at: &Registers) -> Self {
+        if let Stop::BufferedInstruction(kind) = self.stop {
+            let Registers { rip, rax, rdx, .. } = self.after;
+            let rcx = if kind == Trapped::Rdtscp { self.after.rcx } else { at.rcx };
+            let before = Registers { orig_rax: u64::MAX, ..*at };
+            let after = Registers { rip, rax, rcx, rdx, ..before };
+            return Self { stop: Stop::Instruction(kind), before, after, ..self };
+        }
         if self.stop != Stop::Buffered {
             return self;
         }

@@ -49,7 +49,7 @@ mod ticks;
 mod validate;
 mod writer;
 
-pub use abi::calls::Call as NotedCall;
+pub use abi::calls::{Call as NotedCall, Noted, Reading as NotedReading};
 pub use check::check;
 pub use dir::{DirError, Meant, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir};
 pub use event::{

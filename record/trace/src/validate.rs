@@ -154,7 +154,7 @@ fn check_stop(event: &Event) -> Result<(), Problem> {
         Fact::Exec(_) | Fact::SyscallLeave(_) | Fact::Spawn(_) | Fact::Exit(_) => event.stop == Stop::None,
         Fact::Syscall(_) => matches!(event.stop, Stop::Syscall | Stop::Buffered | Stop::Narrow),
         Fact::SyscallEnter(_) => matches!(event.stop, Stop::Syscall | Stop::Narrow),
-        Fact::Instruction => matches!(event.stop, Stop::Instruction(_)),
+        Fact::Instruction => matches!(event.stop, Stop::Instruction(_) | Stop::BufferedInstruction(_)),
         Fact::Signal(_) => matches!(event.stop, Stop::None | Stop::Fault),
         Fact::Point(_) => event.stop == Stop::Point,
         Fact::Traced(info) => match info.request {
@@ -408,7 +408,7 @@ impl Sequence {
         let state = &mut self.tasks[event.task.index()];
         state.space = event.space;
         state.last = event.after;
-        state.in_part = event.stop == Stop::Buffered;
+        state.in_part = matches!(event.stop, Stop::Buffered | Stop::BufferedInstruction(_));
         match &event.fact {
             Fact::SyscallEnter(info) => state.inside = Some(info.nr),
             Fact::SyscallLeave(_) | Fact::Exec(_) => state.inside = None,

@@ -1,8 +1,8 @@
-//! System calls that are prepared before a run: the cache puts their effects itself, one after the other, as long as each is the one
-//! that the guest comes to.
+//! System calls that are prepared before a run, and readings of the time stamp counter: the cache puts their effects itself, one after the
+//! other, as long as each is the one that the guest comes to.
 
 use guest::GuestAddr;
-use translate::{PreparedCall, PreparedPiece};
+use translate::{PreparedCall, PreparedPiece, after_reading};
 
 use crate::space::Space;
 
@@ -26,7 +26,18 @@ pub struct Call<'a> {
     pub wrote: &'a [(GuestAddr, &'a [u8])],
 }
 
-/// A prepared call that the guest came to.
+/// A reading of the time stamp counter that the guest is expected to make next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// The address after the instruction.
+    pub after: GuestAddr,
+    /// The counter.
+    pub ticks: u64,
+    /// What rcx holds afterwards, if the instruction is `rdtscp`.
+    pub processor: Option<u32>,
+}
+
+/// A prepared call, or reading, that the guest came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Made {
     /// What [`Space::retired`] was there. The call's own instruction is not in it.
@@ -53,15 +64,6 @@ impl Space {
     /// where what it wrote cannot be written just so (a page that is protected, or from which code was translated), the run ends
     /// there, as it does where none is prepared. Tells whether there was room; there is none while watchpoints are set.
     pub fn prepare_call(&mut self, call: &Call<'_>) -> bool {
-        let Calls { used, last, .. } = self.calls;
-        let mut size = size_of::<PreparedCall>() + size_of::<PreparedPiece>();
-        for (_, bytes) in call.wrote {
-            size = size.saturating_add(size_of::<PreparedPiece>() + bytes.len().next_multiple_of(8));
-        }
-        let end = used.saturating_add(size);
-        if end as u64 > CALLS_BYTES || !self.watchpoints.is_empty() {
-            return false;
-        }
         let prepared = PreparedCall {
             next: 0,
             after: call.after.0,
@@ -72,7 +74,32 @@ impl Space {
             counter: 0,
             log_next: 0,
         };
-        self.slot.put_call(used, &prepared, call.wrote);
+        self.prepare(&prepared, call.wrote)
+    }
+
+    /// The same of a reading.
+    pub fn prepare_reading(&mut self, reading: &Reading) -> bool {
+        let Reading { after, ticks, processor } = *reading;
+        let prepared = PreparedCall {
+            after: after_reading(after, processor.is_some()),
+            args: [ticks >> 32, processor.unwrap_or_default().into(), 0, 0, 0, 0],
+            result: ticks & 0xffff_ffff,
+            ..PreparedCall::default()
+        };
+        self.prepare(&prepared, &[])
+    }
+
+    fn prepare(&mut self, prepared: &PreparedCall, wrote: &[(GuestAddr, &[u8])]) -> bool {
+        let Calls { used, last, .. } = self.calls;
+        let mut size = size_of::<PreparedCall>() + size_of::<PreparedPiece>();
+        for (_, bytes) in wrote {
+            size = size.saturating_add(size_of::<PreparedPiece>() + bytes.len().next_multiple_of(8));
+        }
+        let end = used.saturating_add(size);
+        if end as u64 > CALLS_BYTES || !self.watchpoints.is_empty() {
+            return false;
+        }
+        self.slot.put_call(used, prepared, wrote);
         let at = u64::from(self.low.calls()) + used as u64;
         match last {
             Some(last) => self.slot.link_call(last, at),

@@ -42,7 +42,7 @@ mod stub;
 mod table;
 
 pub use block::Block;
-pub use calls::{Call, Made};
+pub use calls::{Call, Made, Reading};
 pub use config::{Config, Watch, WatchKind, has_rtm};
 pub use error::{ForkError, HostError, MapError, NewError, RunError, WriteError};
 pub use exit::{Exit, Fault, Trapped};

@@ -1,8 +1,9 @@
-//! Calls that were recorded without a stop, many at a time: a space puts their effects by itself on its way to a later event of the task.
+//! Calls and readings that were recorded without a stop, many at a time: a space puts their effects by itself on its way to a later event of
+//! the task.
 
-use engine::{Call, Made};
+use engine::{Call, Made, Reading, Space};
 use guest::{EventId, GuestAddr, Moment, TaskId};
-use trace::{Fact, NotedCall, Stop, SyscallInfo};
+use trace::{Event, Fact, Noted, NotedReading, Stop, SyscallInfo, Trapped};
 
 use crate::error::ReplayError;
 use crate::observer::{Look, Observer};
@@ -28,32 +29,30 @@ impl Replay {
     /// whatever comes then. Returns how many were prepared.
     pub(crate) fn prepare(&mut self, by: Moment, observer: &dyn Observer) -> Result<usize, ReplayError> {
         let Some((id, event)) = &self.cursor.next else { return Ok(0) };
-        let Fact::Syscall(info) = &event.fact else { return Ok(0) };
-        if event.stop != Stop::Buffered {
-            return Ok(0);
-        }
+        let Some(mut next) = unstopped(event) else { return Ok(0) };
         let mut first = Vec::with_capacity(event.writes.len());
         for write in &event.writes {
             first.push((write.addr, self.trace.data(&write.data)?));
         }
         let mut wrote: Vec<(GuestAddr, &[u8])> = first.iter().map(|(to, bytes)| (*to, &**bytes)).collect();
-        let mut call = (event.after.rip, *info);
         let (_, space) = self.live.enter(event.task).ok_or(ReplayError::NotAlive { event: *id })??;
         let behind = self.cursor.events.behind_calls();
         let stops = behind.is_some_and(|(task, stop)| task == event.task && is_met(stop));
         let calls = self.cursor.events.calls().map(Some).chain(stops.then_some(None));
         let mut count = 0;
-        for (following, next) in (id.0 + 1..).zip(calls.take(self.cursor.stride)) {
+        for (following, behind) in (id.0 + 1..).zip(calls.take(self.cursor.stride)) {
             let over = self.moments.as_ref().map_or(Moment(0), |moments| moments.end(EventId(following)));
-            let there = observer.looks_at(&call.1) == Look::There;
-            if over > by || there || !space.prepare_call(&prepared(&call, &wrote)) {
+            let there = observer.looks_at(next.call()) == Look::There;
+            if over > by || there || !next.prepare(space, &wrote) {
                 break;
             }
             count += 1;
-            let Some(next) = next else { break };
-            call = (next.after, noted(&next));
+            let Some(noted) = behind else { break };
             wrote.clear();
-            wrote.extend(next.wrote.map(|piece| (GuestAddr(piece.to), piece.bytes)));
+            if let Noted::Call(call) = &noted {
+                wrote.extend(call.wrote.map(|piece| (GuestAddr(piece.to), piece.bytes)));
+            }
+            next = Unstopped::of(&noted);
         }
         Ok(count)
     }
@@ -90,7 +89,7 @@ impl Replay {
     fn made(&mut self, call: &Made, observer: &mut dyn Observer) -> Result<(), ReplayError> {
         let Some((id, event)) = &self.cursor.next else { return Ok(()) };
         let (id, own) = (*id, own(event));
-        let look = matches!(&event.fact, Fact::Syscall(info) if observer.looks_at(info) != Look::No);
+        let look = unstopped(event).is_some_and(|made| observer.looks_at(made.call()) != Look::No);
         if look {
             let at = Position { moment: self.cursor.moment, event: id };
             let (space_id, space) =
@@ -112,24 +111,71 @@ impl Replay {
 /// Whether a task comes to such a stop by running, whatever is known of it.
 fn is_met(stop: Stop) -> bool {
     match stop {
-        Stop::Syscall | Stop::Buffered | Stop::Narrow | Stop::Instruction(_) => true,
+        Stop::Syscall
+        | Stop::Buffered
+        | Stop::Narrow
+        | Stop::Instruction(_)
+        | Stop::BufferedInstruction(_) => true,
         // That of a stack's end is put for the event alone.
         Stop::Fault | Stop::Point | Stop::None => false,
     }
 }
 
-fn noted(call: &NotedCall<'_>) -> SyscallInfo {
-    SyscallInfo { nr: call.nr, args: call.args, result: Some(call.result), output: None, output_crc: 0 }
+/// What was made without a stop, but for what it wrote.
+enum Unstopped {
+    /// A call by the address after it.
+    Call(GuestAddr, SyscallInfo),
+    Reading(Reading),
 }
 
-/// A call by the address after it, and what it wrote.
-fn prepared<'a>((after, info): &(u64, SyscallInfo), wrote: &'a [(GuestAddr, &'a [u8])]) -> Call<'a> {
-    Call {
-        after: GuestAddr(*after),
-        number: info.nr,
-        args: info.args,
-        compared: kernel::inside(info.nr, &info.args).map_or(0, |call| call.args),
-        result: info.result.unwrap_or_default(),
-        wrote,
+/// What an event is of, if it was made so.
+fn unstopped(event: &Event) -> Option<Unstopped> {
+    let after = GuestAddr(event.after.rip);
+    match (event.stop, &event.fact) {
+        (Stop::Buffered, Fact::Syscall(info)) => Some(Unstopped::Call(after, *info)),
+        (Stop::BufferedInstruction(kind), _) => {
+            let ticks = event.after.rdx << 32 | event.after.rax;
+            let processor = (kind == Trapped::Rdtscp).then_some(event.after.rcx as u32);
+            Some(Unstopped::Reading(Reading { after, ticks, processor }))
+        }
+        _ => None,
+    }
+}
+
+impl Unstopped {
+    fn of(noted: &Noted<'_>) -> Self {
+        match noted {
+            Noted::Call(call) => {
+                let (nr, args, result) = (call.nr, call.args, Some(call.result));
+                let info = SyscallInfo { nr, args, result, output: None, output_crc: 0 };
+                Self::Call(GuestAddr(call.after), info)
+            }
+            Noted::Reading(NotedReading { after, ticks, processor }) => {
+                let (after, ticks, processor) = (GuestAddr(*after), *ticks, *processor);
+                Self::Reading(Reading { after, ticks, processor })
+            }
+        }
+    }
+
+    fn call(&self) -> Option<&SyscallInfo> {
+        match self {
+            Self::Call(_, info) => Some(info),
+            Self::Reading(_) => None,
+        }
+    }
+
+    /// Has a space make it next, if it can.
+    fn prepare(&self, space: &mut Space, wrote: &[(GuestAddr, &[u8])]) -> bool {
+        match self {
+            Self::Call(after, info) => space.prepare_call(&Call {
+                after: *after,
+                number: info.nr,
+                args: info.args,
+                compared: kernel::inside(info.nr, &info.args).map_or(0, |call| call.args),
+                result: info.result.unwrap_or_default(),
+                wrote,
+            }),
+            Self::Reading(reading) => space.prepare_reading(reading),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! An event that happens: its registers compared, its effects put, its instruction counted.
 
 use engine::{Sharing, Space};
-use guest::{EventId, GuestAddr, GuestRange, SpaceId, TaskId, Tid, XState};
+use guest::{EventId, GuestAddr, GuestRange, Registers, SpaceId, TaskId, Tid, XState};
 use trace::{Event, Fact, SpawnInfo, Stop, SyscallInfo};
 
 use crate::compare::{differences, noted_at_call};
@@ -23,7 +23,7 @@ impl Replay {
         }
         let at = self.position();
         let Some((_, mut event)) = self.cursor.next.take() else { return Ok(None) };
-        if event.stop == Stop::Buffered {
+        if matches!(event.stop, Stop::Buffered | Stop::BufferedInstruction(_)) {
             let registers = self.live.registers(task).ok_or(ReplayError::NotAlive { event: id })?;
             event = event.completed(&registers);
         }
@@ -43,6 +43,9 @@ impl Replay {
             Fact::Syscall(info) if event.stop == Stop::Buffered => {
                 let count = kernel::inside(info.nr, &info.args).map_or(0, |call| call.args);
                 &noted_at_call(&event.before, &actual, count)
+            }
+            _ if matches!(event.stop, Stop::BufferedInstruction(_)) => {
+                &Registers { rip: event.before.rip, ..actual }
             }
             _ => &event.before,
         };

@@ -12,7 +12,8 @@ use crate::options::Position;
 /// What an observer may answer: an error ends the replay.
 pub type Watched = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// How an observer wants to learn of a call that the recorded program made without a stop ([`Stop::Buffered`](trace::Stop::Buffered)).
+/// How an observer wants to learn of a call or a reading that the recorded program made without a stop
+/// ([`Stop::Buffered`](trace::Stop::Buffered), [`Stop::BufferedInstruction`](trace::Stop::BufferedInstruction)).
 /// The less it wants the faster is the replay.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Look {
@@ -36,9 +37,9 @@ pub trait Observer {
         Ok(())
     }
 
-    /// How it wants to learn of a call made without a stop.
-    fn looks_at(&self, info: &SyscallInfo) -> Look {
-        let _ = info;
+    /// How it wants to learn of a call made without a stop, or (`None`) of an instruction answered without one.
+    fn looks_at(&self, call: Option<&SyscallInfo>) -> Look {
+        let _ = call;
         Look::There
     }
 
@@ -74,7 +75,7 @@ pub trait Observer {
 pub struct Silent;
 
 impl Observer for Silent {
-    fn looks_at(&self, _info: &SyscallInfo) -> Look {
+    fn looks_at(&self, _call: Option<&SyscallInfo>) -> Look {
         Look::No
     }
 }
@@ -84,7 +85,7 @@ impl Observer for Silent {
 pub struct Printer;
 
 impl Observer for Printer {
-    fn looks_at(&self, _info: &SyscallInfo) -> Look {
+    fn looks_at(&self, _call: Option<&SyscallInfo>) -> Look {
         Look::No
     }
 

@@ -32,6 +32,7 @@ impl Replay {
             | Stop::Buffered
             | Stop::Narrow
             | Stop::Instruction(_)
+            | Stop::BufferedInstruction(_)
             | Stop::Fault => {}
         }
         let searching = stop == Stop::Point && self.moments.is_none();
@@ -168,7 +169,11 @@ impl Replay {
             (Stop::Fault, Exit::Syscall) if actual_pc.is_vsyscall_entry() => return Ok(()),
             // An `int 0x80` where the kernel makes no such calls.
             (Stop::Fault, Exit::Syscall) if Some(actual_pc) == self.expected_pc() => return Ok(()),
-            (Stop::Instruction(want), Exit::Instruction(kind)) if trapped(kind) == want => return Ok(()),
+            (Stop::Instruction(want) | Stop::BufferedInstruction(want), Exit::Instruction(kind))
+                if trapped(kind) == want =>
+            {
+                return Ok(());
+            }
             // An instruction that the translator refuses, but that only ever faulted: the fault is recorded.
             (Stop::Fault, Exit::Unsupported { pc, .. }) if Some(pc) == self.expected_pc() => return Ok(()),
             // One whose trap the guest had asked for.

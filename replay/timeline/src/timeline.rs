@@ -258,7 +258,7 @@ impl Timeline {
         struct Last(TaskId);
         impl Observer for Last {
             // A task whose call is over runs on to its next event.
-            fn looks_at(&self, _info: &SyscallInfo) -> Look {
+            fn looks_at(&self, _call: Option<&SyscallInfo>) -> Look {
                 Look::No
             }
 

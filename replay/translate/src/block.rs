@@ -148,7 +148,7 @@ pub enum ExitKind {
     Breakpoint,
     /// A `syscall` instruction (or `int 0x80`) at `pc`, to which no [`PreparedCall`](crate::PreparedCall) fits.
     Syscall,
-    /// An instruction at `pc` with a result of its own each time.
+    /// An instruction at `pc` with a result of its own each time, to which no [`PreparedCall`](crate::PreparedCall) fits.
     Special(Special),
     /// The instruction at `pc` raises a signal whatever the state: it was not run. (Natively rip is after an `int3`
     /// or `int1` then, and at all others.) Privileged instructions are not among these: they fault in the cache.

@@ -434,13 +434,12 @@ impl<'a> Generator<'a> {
                 {
                     self.exit_if_x87_saved(kind, pc);
                     self.jump_to(pc);
-                } else if let (ExitKind::Syscall, None, Some(seen)) =
-                    (kind, self.request.limit, plan.sources.last())
-                {
-                    self.call(pc, seen.end);
                 } else {
-                    let stub = self.exit(kind, pc);
-                    self.hot.jump(stub);
+                    let behind = plan.sources.last().filter(|_| self.request.limit.is_none());
+                    if !behind.is_some_and(|seen| self.prepared(kind, pc, seen.end)) {
+                        let stub = self.exit(kind, pc);
+                        self.hot.jump(stub);
+                    }
                 }
                 match kind {
                     ExitKind::Budget | ExitKind::X87Pointer { .. } => Terminator::Fall { to: pc },

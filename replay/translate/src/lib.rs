@@ -43,7 +43,7 @@ pub use block::{
     Address, BlockId, Condition, Contents, Exit, ExitKind, Indirect, Link, Mark, Path, Signal, Slot, Special,
     Spilled, StateImage, StringOp, Terminator, Translated,
 };
-pub use calls::{PreparedCall, PreparedPiece};
+pub use calls::{PreparedCall, PreparedPiece, after_reading};
 pub use class::{Class, classify};
 pub use generate::translate;
 pub use layout::{

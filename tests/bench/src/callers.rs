@@ -55,6 +55,7 @@ pub(crate) fn all(dir: &Path) -> io::Result<Vec<Caller>> {
         call("read+write", "read+write"),
         call("getppid", "getppid"),
         call("clock_gettime", "clock"),
+        call("rdtsc x 1e6", "rdtsc"),
         call("pipe", "pipe"),
         caller("dd bs=1", &["dd"], "dd if=/dev/zero of=/dev/null bs=1 count=1000000"),
     ];

@@ -43,6 +43,7 @@ const LIMITS: &[Limit] = &[
     beside("read+write", 3.0, 13.1),
     beside("getppid", 3.0, 4.7),
     beside("clock_gettime", 8.0, 39.7),
+    limit("rdtsc x 1e6", 40.0),
     beside("pipe", 3.0, 9.6),
     beside("dd bs=1", 3.0, 13.1),
     sized("gzip", 1.1, 10.8, 5.2),

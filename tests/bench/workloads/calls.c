@@ -1,4 +1,4 @@
-// Makes a million system calls of one kind.
+// Makes a million system calls of one kind, or as many readings of the time stamp counter.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +40,15 @@ static void ask_for_the_time(void) {
     for (int i = 0; i < CALLS; i++) must(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
 }
 
+static void read_the_counter(void) {
+    unsigned long long last = 0;
+    for (int i = 0; i < CALLS; i++) {
+        unsigned long long now = __builtin_ia32_rdtsc();
+        must(now > last);
+        last = now;
+    }
+}
+
 // Becomes itself again, `left` times.
 static void become(char *self, int left) {
     char number[] = "000";
@@ -55,6 +64,7 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "pipe")) through_a_pipe();
     if (!strcmp(words[1], "getppid")) ask_for_the_parent();
     if (!strcmp(words[1], "clock")) ask_for_the_time();
+    if (!strcmp(words[1], "rdtsc")) read_the_counter();
     if (!strcmp(words[1], "exec") && count > 2 && atoi(words[2]) > 0) become(words[0], atoi(words[2]) - 1);
     return 0;
 }

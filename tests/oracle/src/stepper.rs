@@ -51,7 +51,9 @@ fn ends_at(regs: &Registers, instruction: &Instruction, stop: Stop) -> bool {
     }
     let by_code = match stop {
         Stop::Syscall | Stop::Buffered | Stop::Narrow => is_call(instruction),
-        Stop::Instruction(_) => matches!(instruction.code(), Code::Rdtsc | Code::Rdtscp | Code::Cpuid),
+        Stop::Instruction(_) | Stop::BufferedInstruction(_) => {
+            matches!(instruction.code(), Code::Rdtsc | Code::Rdtscp | Code::Cpuid)
+        }
         Stop::Fault | Stop::None | Stop::Point => false,
     };
     by_code && regs.rip == instruction.ip()
@@ -130,7 +132,10 @@ fn run_to(
         let instruction = decode(stub, &regs);
         if ends_at(&regs, &instruction, event.stop) || point == Some(*count) {
             let noted = (event.before.rip, event.before.rax as u32);
-            if event.stop == Stop::Buffered && noted != (regs.rip, regs.rax as u32) {
+            let reads = matches!(event.stop, Stop::BufferedInstruction(_));
+            if reads && noted.0 != regs.rip
+                || event.stop == Stop::Buffered && noted != (regs.rip, regs.rax as u32)
+            {
                 return Err(io::Error::other(format!("{noted:x?} was recorded, {:#x} reached", regs.rip)));
             }
             let event = event.clone().completed(&regs);

@@ -41,6 +41,12 @@ fn guests_count_as_stepped() {
 }
 
 #[test]
+fn readings_without_a_stop_count_as_stepped() {
+    let scratch = tempfile::tempdir().unwrap();
+    check(&[&guest("counter_readings", scratch.path()), "300", "alone"]);
+}
+
+#[test]
 fn dynamic_programs_count_as_stepped() {
     check(&["/bin/true"]);
     check(&["/bin/echo", "hello"]);

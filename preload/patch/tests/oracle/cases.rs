@@ -77,6 +77,59 @@ fn all_methods_for_a_wrapper() {
 }
 
 #[test]
+fn all_methods_for_a_reading() {
+    for both in [false, true] {
+        let outcomes = check(&Method::ALL, |asm, site| {
+            asm.mov(rbx, rax)?;
+            asm.lea(rsi, qword_ptr(rbx + rbx * 2 + 17))?;
+            asm.set_label(site)?;
+            if both {
+                asm.rdtscp()?;
+            } else {
+                asm.rdtsc()?;
+            }
+            asm.shl(rdx, 32)?;
+            asm.or(rax, rdx)?;
+            asm.sub(rax, r11)?;
+            asm.ret()?;
+            asm.nops_with_size(9)
+        });
+        all_left(&outcomes);
+    }
+}
+
+#[test]
+fn where_a_reading_goes_on_is_told_if_nothing_comes_between() {
+    let exit = |build: &dyn Fn(&mut CodeAssembler) -> Assembled| {
+        let scene = Scene::new(HIGH, |asm, site| {
+            asm.set_label(site)?;
+            asm.rdtsc()?;
+            build(asm)?;
+            asm.ret()
+        });
+        let after = |plan: patch::Plan| plan.exit.map(|exit| exit.0 - scene.site);
+        after(scene.by(Method::Forward).unwrap())
+    };
+    let shifted = |asm: &mut CodeAssembler| {
+        asm.shl(rdx, 32)?;
+        asm.or(rax, rdx)
+    };
+    assert_eq!(exit(&shifted), Some(9));
+    let stored = |asm: &mut CodeAssembler| {
+        asm.shl(rdx, 32)?;
+        asm.mov(qword_ptr(rdi), rdx)
+    };
+    assert_eq!(exit(&stored), None, "memory may not be there");
+    assert_eq!(exit(&|asm| asm.div(rbx).and_then(|()| asm.nops_with_size(4))), None, "it may fault");
+    assert_eq!(exit(&|asm| asm.nops_with_size(5)), Some(7));
+    let vectors = |asm: &mut CodeAssembler| {
+        asm.movq(xmm0, rax)?;
+        asm.addsd(xmm0, xmm1)
+    };
+    assert_eq!(exit(&vectors), None, "it may raise a signal");
+}
+
+#[test]
 fn conditional_branches_taken_and_not() {
     let outcomes = forward(|asm| {
         let mut away = asm.create_label();

@@ -1,5 +1,5 @@
 //! A traced child and the memory it shares with the test. It steps through plain code, and through patched code with a
-//! common entry that does nothing but make the call.
+//! common entry that does nothing but make the call. What reads the time stamp counter reads the same each time.
 //!
 //! A filter answers the child's calls, so that whatever number a real window asks for, nothing happens.
 #![expect(unsafe_code, reason = "mmap, fork, seccomp and ptrace, for tests only")]
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use iced_x86::code_asm::*;
 
-use crate::scene::{COMMON, HIGH, LOW};
+use crate::scene::{COMMON, HIGH, LOW, NOTED, READS, READS_BOTH};
 
 /// Data: readable and writable.
 pub(crate) const DATA: u64 = 0x5000_0000;
@@ -43,6 +43,10 @@ pub(crate) struct State {
 
 /// The index of r11 among the registers.
 pub(crate) const R11: usize = 6;
+const RAX: usize = 10;
+const RCX: usize = 11;
+const RDX: usize = 12;
+const EFLAGS: usize = 17;
 const RIP: usize = 16;
 const ORIG_RAX: usize = 15;
 
@@ -57,8 +61,13 @@ impl World {
             assert_eq!(got as u64, at, "mmap: {}", std::io::Error::last_os_error());
         }
         let world = Self { child: fork_traced(), _turn: turn };
-        let common = common_entry();
-        world.bytes(COMMON, common.len()).copy_from_slice(&common);
+        for (at, common) in [
+            (COMMON, common_entry()),
+            (READS, reading_entry(READS, false)),
+            (READS_BOTH, reading_entry(READS_BOTH, true)),
+        ] {
+            world.bytes(at, common.len()).copy_from_slice(&common);
+        }
         world
     }
 
@@ -106,8 +115,31 @@ impl World {
         assert!(libc::WIFSTOPPED(status), "the child ended: {status:#x}");
         match libc::WSTOPSIG(status) {
             libc::SIGTRAP => Ok(()),
+            libc::SIGSEGV if self.reads() => Ok(()),
             signal => Err(signal),
         }
+    }
+
+    /// Whether the child was trapped as it read the time stamp counter: then it has read it.
+    fn reads(&self) -> bool {
+        let state = self.state();
+        if !REGIONS.iter().any(|&(start, size)| (start..start + size as u64 - 3).contains(&state.pc)) {
+            return false;
+        }
+        let (len, both) = match *self.bytes(state.pc, 3) {
+            [0x0F, 0x31, _] => (2, false),
+            [0x0F, 0x01, 0xF9] => (3, true),
+            _ => return false,
+        };
+        let mut after = State { pc: state.pc + len, ..state };
+        (after.registers[RAX], after.registers[RDX]) = (0x9999_8888, 0x77);
+        if both {
+            after.registers[RCX] = 0x66;
+        }
+        // RF, which a fault sets.
+        after.registers[EFLAGS] &= !0x1_0000;
+        self.set_state(&after);
+        true
     }
 
     fn ptrace(&self, request: libc::c_uint, data: *mut libc::c_void) {
@@ -147,6 +179,26 @@ pub(crate) fn common_entry() -> Vec<u8> {
     asm.assemble(COMMON).unwrap()
 }
 
+/// Reads the time stamp counter. It may change no register, and the stub has told of itself in memory.
+fn reading_entry(at: u64, both: bool) -> Vec<u8> {
+    let mut asm = CodeAssembler::new(64).unwrap();
+    let build = |asm: &mut CodeAssembler| {
+        if both {
+            asm.rdtscp()?;
+        } else {
+            asm.rdtsc()?;
+        }
+        asm.mov(qword_ptr(SCRATCH + 16), rcx)?;
+        asm.mov(rcx, qword_ptr(NOTED))?;
+        asm.mov(rcx, qword_ptr(rcx + 8))?;
+        asm.mov(qword_ptr(SCRATCH + 8), rcx)?;
+        asm.mov(rcx, qword_ptr(SCRATCH + 16))?;
+        asm.jmp(qword_ptr(SCRATCH + 8))
+    };
+    build(&mut asm).unwrap();
+    asm.assemble(at).unwrap()
+}
+
 /// A stopped child whose calls fail, or succeed, by their first argument.
 fn fork_traced() -> libc::pid_t {
     let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
@@ -170,6 +222,7 @@ fn fork_traced() -> libc::pid_t {
         let child = libc::fork();
         if child == 0 {
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            libc::prctl(libc::PR_SET_TSC, libc::PR_TSC_SIGSEGV, 0, 0, 0);
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
             libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program);
             std::arch::asm!("ud2", options(noreturn));

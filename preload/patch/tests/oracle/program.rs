@@ -191,6 +191,7 @@ impl Tracee {
             slot: slot_addr,
             stub,
             common: low(COMMON),
+            noted: low(COMMON + 0x80),
         };
         let facts = Facts { taken: &mapping.taken, ..Facts::default() };
         let examined = Examined::new(&mapping.text, site, facts).ok();

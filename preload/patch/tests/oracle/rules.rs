@@ -500,7 +500,7 @@ fn sites_that_stay() {
     let mut moved = scene(mov_number, compare);
     moved.site += 1;
     let text = Text::new(moved.bytes.clone());
-    assert_eq!(moved.examine(&text, &[]).unwrap_err(), Refusal::NoSyscall { at: moved.at(0) });
+    assert_eq!(moved.examine(&text, &[]).unwrap_err(), Refusal::NoTarget { at: moved.at(0) });
 }
 
 #[test]
@@ -530,7 +530,7 @@ fn a_refusal_names_what_stands_in_the_way() {
     let refusal = patch::plan(&text, crate::scene::site(scene.base, scene.site), facts).unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "no method for the syscall at 0x600000100000 (island: no padding in reach; forward: Cpuid at 0x600000100002 \
+        "no method for the instruction at 0x600000100000 (island: no padding in reach; forward: Cpuid at 0x600000100002 \
          cannot be moved; backward: instructions before 0x600000100000 are not known)"
     );
 }

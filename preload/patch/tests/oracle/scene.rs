@@ -6,7 +6,8 @@ use std::ops::Range;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{Code, Decoder, DecoderOptions, IcedError};
 use patch::{
-    CodeAddr, Examined, Facts, LowAddr, MAX_STUB, Method, Obstacle, Plan, Refusal, Registers, Site, Text,
+    CodeAddr, Examined, Facts, LowAddr, MAX_STUB, Method, Obstacle, Plan, Refusal, Registers, Site, Target,
+    Text,
 };
 
 /// Where shared libraries lie: a jump has 7 bytes.
@@ -17,6 +18,11 @@ pub(crate) const LOW: u64 = 0x1000_0000;
 pub(crate) const COMMON: u64 = 0x2_0000;
 pub(crate) const SLOT: u64 = 0x2_0100;
 pub(crate) const STUB: u64 = 0x2_0200;
+/// The common entries for readings of the time stamp counter, alone and with the processor.
+pub(crate) const READS: u64 = COMMON + 0x40;
+pub(crate) const READS_BOTH: u64 = COMMON + 0x80;
+/// Where stubs tell of themselves that may not use r11.
+pub(crate) const NOTED: u64 = COMMON + 0xF00;
 
 pub(crate) fn low(at: u64) -> LowAddr {
     LowAddr::new(at).unwrap()
@@ -24,7 +30,14 @@ pub(crate) fn low(at: u64) -> LowAddr {
 
 /// A site in a text that is mapped at `base`.
 pub(crate) fn site(base: u64, at: u64) -> Site {
-    Site { base: CodeAddr(base), at: CodeAddr(at), slot: low(SLOT), stub: low(STUB), common: low(COMMON) }
+    Site {
+        base: CodeAddr(base),
+        at: CodeAddr(at),
+        slot: low(SLOT),
+        stub: low(STUB),
+        common: low(COMMON),
+        noted: low(NOTED),
+    }
 }
 
 /// Code with one site.
@@ -79,13 +92,22 @@ impl Scene {
     pub(crate) fn by(&self, method: Method) -> Result<Plan, Obstacle> {
         let text = Text::new(self.bytes.clone());
         let plan = self.examine(&text, &[]).unwrap().by(method)?;
-        check_plan(&plan, site(self.base, self.site), self.base, &self.bytes, &self.taken);
+        check_plan(&plan, self.whole_site(&text), self.base, &self.bytes, &self.taken);
         Ok(plan)
+    }
+
+    fn whole_site(&self, text: &Text) -> Site {
+        let common = match Target::at(text, CodeAddr(self.base), CodeAddr(self.site)) {
+            Some(Target::Rdtsc) => READS,
+            Some(Target::Rdtscp) => READS_BOTH,
+            Some(Target::Syscall) | None => COMMON,
+        };
+        Site { common: low(common), ..site(self.base, self.site) }
     }
 
     pub(crate) fn examine<'a>(&'a self, text: &'a Text, refused: &'a [u32]) -> Result<Examined<'a>, Refusal> {
         let facts = Facts { entries: &self.entries, taken: &self.taken, refused };
-        Examined::new(text, site(self.base, self.site), facts)
+        Examined::new(text, self.whole_site(text), facts)
     }
 }
 
@@ -102,7 +124,8 @@ pub(crate) fn check_plan(plan: &Plan, site: Site, base: u64, bytes: &[u8], taken
         assert!(taken.iter().all(|taken| taken.end <= range.start || range.end <= taken.start), "{plan:?}");
     }
     check_writes(plan, site);
-    check_stub(plan, site);
+    let text = Text::new(bytes.to_vec());
+    check_stub(plan, site, Target::at(&text, CodeAddr(base), site.at).unwrap());
 }
 
 /// The last write begins with a jump to the stub, through the other writes if there are any.
@@ -128,9 +151,9 @@ fn check_writes(plan: &Plan, site: Site) {
 }
 
 /// Every instruction of a stub stands for one of the plain code, and the way back is the way there.
-fn check_stub(plan: &Plan, site: Site) {
+fn check_stub(plan: &Plan, site: Site, target: Target) {
     let stub = &plan.stub;
-    assert_eq!((stub.at, stub.descriptor.after), (site.stub, site.at.0 + 2));
+    assert_eq!((stub.at, stub.descriptor.after), (site.stub, site.at.0 + target.bytes().len() as u64));
     assert!(stub.bytes.len() <= MAX_STUB);
     assert_eq!(stub.bytes[..16], stub.descriptor.to_bytes());
     let places: BTreeSet<u64> =
@@ -151,7 +174,8 @@ fn check_stub(plan: &Plan, site: Site) {
         assert!(plan.occupied.iter().any(|range| range.contains(&pc)));
     }
     let lost = plan.map.places().filter(|(_, place)| place.registers == Registers::AllButR11);
-    assert_eq!(lost.map(|(_, place)| place.pc).collect::<Vec<_>>(), [site.at]);
+    let expected: &[CodeAddr] = if target == Target::Syscall { &[site.at] } else { &[] };
+    assert_eq!(lost.map(|(_, place)| place.pc).collect::<Vec<_>>(), expected);
 }
 
 /// Codes of instructions, and their targets or the addresses of their operands.

@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::rc::Weak;
 
 use abi::buffer::{ASKS, CLOSES, FD_COUNT, FDS, ORDINARY, READS, TRIED, WHILE_EMPTY, WRITES};
+use abi::calls::Noted;
 use guest::{GuestAddr, Unmapped};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use ptrace::Memory;
@@ -170,8 +171,10 @@ pub(super) fn forget(space: &Space, fds: RangeInclusive<u32>) {
 
 /// Descriptors were closed without a stop, as these calls tell.
 pub(super) fn forget_closed(files: &mut BTreeMap<u32, Known>, mut calls: &[u8]) {
-    while let Some((call, len)) = abi::calls::first(calls) {
-        if call.nr == super::CLOSE {
+    while let Some((noted, len)) = abi::calls::first(calls) {
+        if let Noted::Call(call) = noted
+            && call.nr == super::CLOSE
+        {
             files.remove(&(call.args[0] as u32));
         }
         calls = &calls[len..];

@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use abi::buffer::{CODE, SLOTS, STUB_COUNT, STUB_LEN, STUBS};
+use abi::buffer::{CODE, SITE, SLOTS, STUB_COUNT, STUB_LEN, STUBS};
 use guest::{GuestAddr, GuestMemory, GuestRange};
 use kernel::MapCall;
-use patch::{CodeAddr, Examined, Facts, LowAddr, Method, PcMap, Place, Plan, Text, Write};
+use patch::{CodeAddr, Examined, Facts, LowAddr, Method, PcMap, Place, Plan, Target, Text, Write};
 use ptrace::Memory;
 use trace::MapOp;
 
-use super::{INSTRUCTION, Mapped};
+use super::Mapped;
 use crate::image;
 use crate::procfs::{self, FilePart, Mapping};
 use crate::task::Task;
@@ -24,6 +24,14 @@ use crate::unrepeatable;
 pub(super) struct Site {
     /// The instruction.
     pub(super) at: u64,
+    /// Its length.
+    len: u64,
+    /// Where its stub lies.
+    pub(super) stub: u64,
+    /// Where that goes on behind the instruction.
+    pub(super) resume: u64,
+    /// Whether it reads the time stamp counter.
+    pub(super) reads: bool,
     /// What was rewritten, the instruction last.
     writes: Vec<Write>,
     occupied: Vec<Range<CodeAddr>>,
@@ -32,6 +40,11 @@ pub(super) struct Site {
 }
 
 impl Site {
+    /// The address after the instruction.
+    pub(super) fn after(&self) -> u64 {
+        self.at + self.len
+    }
+
     /// Where the program is of a task that stands on the way to or from the code of ours.
     pub(super) fn plain(&self, pc: u64) -> Option<Place> {
         self.pcs.plain(pc)
@@ -101,6 +114,9 @@ fn put_back_one(memory: &Memory, Write { at, old, new }: &Write, ops: &mut Vec<M
     }
 }
 
+/// The longest instruction that may be rewritten.
+const LONGEST: u64 = 3;
+
 /// Numbers of calls whose own instructions stay: they are not made here, and unwinders know some by their bytes.
 const REFUSED: [u32; 9] = [
     kernel::number("clone"),
@@ -121,17 +137,20 @@ pub(super) fn rewrite(
     inside: &mut Mapped,
     at: u64,
 ) -> Option<Vec<MapOp>> {
-    let plan = planned(texts, task, inside, at)?;
+    let (target, plan) = planned(texts, task, inside, at)?;
     let memory = &task.space.memory;
-    let Plan { method, writes, stub, occupied, map: pcs } = plan;
+    let Plan { method, writes, stub, occupied, map: pcs, exit } = plan;
     let slot = SLOTS + inside.stubs * 8;
     inside.stubs += 1;
+    inside.exits.insert(stub.at.get(), exit?.0);
     let placed = memory.write(GuestAddr(stub.at.get()), &stub.bytes).is_ok()
         && memory.write(GuestAddr(slot), &stub.entry.get().to_le_bytes()).is_ok();
     if !placed {
         return None;
     }
-    let site = Site { at, writes, occupied, method, pcs };
+    let (len, reads) = (target.bytes().len() as u64, target != Target::Syscall);
+    let resume = stub.descriptor.resume;
+    let site = Site { at, len, stub: stub.at.get(), resume, reads, writes, occupied, method, pcs };
     let mut ops = Vec::new();
     for left in inside.left.extract_if(.., |left| site.overlaps(range_of(left))) {
         put_back_one(memory, &left, &mut ops);
@@ -149,7 +168,12 @@ pub(super) fn rewrite(
     Some(ops)
 }
 
-fn planned(texts: &mut HashMap<FilePart, Rc<Text>>, task: &Task, inside: &Mapped, at: u64) -> Option<Plan> {
+fn planned(
+    texts: &mut HashMap<FilePart, Rc<Text>>,
+    task: &Task,
+    inside: &Mapped,
+    at: u64,
+) -> Option<(Target, Plan)> {
     if inside.stubs >= STUB_COUNT {
         return None;
     }
@@ -161,12 +185,19 @@ fn planned(texts: &mut HashMap<FilePart, Rc<Text>>, task: &Task, inside: &Mapped
     let memory = &task.space.memory;
     let text = text(texts, task, inside, &mapping)?;
     let low = |at| LowAddr::new(at).filter(|at| at.get().is_multiple_of(8));
+    let target = Target::at(&text, CodeAddr(mapping.range.start.0), CodeAddr(at))?;
+    let common = match target {
+        Target::Syscall => CODE,
+        Target::Rdtsc => buffer::reading(false),
+        Target::Rdtscp => buffer::reading(true),
+    };
     let site = patch::Site {
         base: CodeAddr(mapping.range.start.0),
         at: CodeAddr(at),
         slot: low(SLOTS + inside.stubs * 8)?,
         stub: low(STUBS + inside.stubs * STUB_LEN)?,
-        common: low(CODE)?,
+        common: LowAddr::new(common)?,
+        noted: low(SITE)?,
     };
     let taken: Vec<Range<CodeAddr>> =
         inside.sites.values().flat_map(|site| site.occupied.iter().cloned()).collect();
@@ -176,9 +207,18 @@ fn planned(texts: &mut HashMap<FilePart, Rc<Text>>, task: &Task, inside: &Mapped
         .ok()?;
     // Other threads may stand at any instruction.
     let alone = task.space.tasks.get() == 1;
+    let by = |method, obstacle| if alone { examined.by(method) } else { Err(obstacle) };
+    // A call may be made again at its own address.
+    let forward = |obstacle| match target {
+        Target::Syscall => Err(obstacle),
+        Target::Rdtsc | Target::Rdtscp => {
+            by(Method::Forward, obstacle).and_then(|plan| plan.exit.map(|_| plan).ok_or(obstacle))
+        }
+    };
     let plan = examined
         .by(Method::Island)
-        .or_else(|obstacle| if alone { examined.by(Method::Backward) } else { Err(obstacle) })
+        .or_else(|obstacle| by(Method::Backward, obstacle))
+        .or_else(forward)
         .inspect_err(|obstacle| tracing::debug!(at = format_args!("{at:#x}"), %obstacle, "no method"))
         .ok()?;
     let is_there = |write: &Write| {
@@ -187,7 +227,7 @@ fn planned(texts: &mut HashMap<FilePart, Rc<Text>>, task: &Task, inside: &Mapped
         overlay(&inside.left, write.at.0, &mut now);
         read.is_ok() && now == write.old
     };
-    plan.writes.iter().all(is_there).then_some(plan)
+    plan.writes.iter().all(is_there).then_some((target, plan))
 }
 
 /// Whether code of a mapping can be rewritten unnoticed.
@@ -286,7 +326,7 @@ pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
         }
     };
     let mut buffer = task.space.buffer.borrow_mut();
-    let changes = |range: GuestRange, at: u64| range.overlaps(GuestRange::new(GuestAddr(at), INSTRUCTION));
+    let changes = |range: GuestRange, at: u64| range.overlaps(GuestRange::new(GuestAddr(at), LONGEST));
     for (start, len) in ranges.into_iter().filter(|(_, len)| *len > 0) {
         let range = GuestRange { start: GuestAddr(start), end: GuestAddr(start.saturating_add(len)) };
         let range = GuestRange { start: range.start.page(), end: range.end.page_up() };

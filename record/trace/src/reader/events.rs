@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use abi::calls::{Call, first};
+use abi::calls::{Noted, first};
 use guest::{EventId, TaskId};
 
 use super::{ReadError, Trace};
@@ -84,8 +84,8 @@ impl Events {
         })
     }
 
-    /// Those calls. Ends where one cannot be read.
-    pub fn calls(&self) -> impl Iterator<Item = Call<'_>> {
+    /// Those calls and readings. Ends where one cannot be read.
+    pub fn calls(&self) -> impl Iterator<Item = Noted<'_>> {
         let rest = self.batch.as_ref().and_then(|batch| Some((batch.bytes.get(batch.at..)?, batch.left)));
         let (mut rest, left) = rest.unwrap_or((&[], 0));
         let next = move |_| {

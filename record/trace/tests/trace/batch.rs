@@ -1,7 +1,7 @@
 //! Calls that were made without a stop: written as one record, read as events.
 
 use guest::{GuestAddr, Registers, SpaceId, TaskId};
-use trace::{Data, Event, Fact, MemWrite, ReadError, Stop, SyscallInfo, Trace, WriteError};
+use trace::{Data, Event, Fact, MemWrite, ReadError, Stop, SyscallInfo, Trace, Trapped, WriteError};
 
 use crate::sample;
 
@@ -93,6 +93,39 @@ fn calls_made_without_a_stop_are_events() {
         let first = trace.event(guest::EventId(from)).unwrap();
         assert_eq!(sample::inlined(&trace, first), read[from as usize], "from {from}");
     }
+}
+
+/// A reading of the time stamp counter as a tracee notes it.
+fn reading(head: u64) -> Vec<u8> {
+    [head, 0x1012, 0x5_1234_5678].map(u64::to_le_bytes).concat()
+}
+
+#[test]
+fn readings_are_events_of_instructions() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = sample::begin(dir.path());
+    writer.event(&sample::events()[0]).unwrap();
+    let bytes = [reading(0xffff_0000), calls(), reading(0x107_ffff_0001)].concat();
+    writer.batch(TaskId(0), SpaceId(0), &bytes).unwrap();
+    for head in [0xffff_0002, 0x107_ffff_0000, 0xfeff_0001] {
+        assert!(writer.batch(TaskId(0), SpaceId(0), &reading(head)).is_err(), "{head:#x}");
+    }
+    writer.flush().unwrap();
+    let trace = Trace::open(dir.path()).unwrap();
+    let read: Vec<Event> = trace.events().map(Result::unwrap).map(|(_, event)| event).collect();
+    let expected = |kind, rip, rcx| {
+        let before = Registers { rip, ..Registers::default() };
+        let after = Registers { rip: 0x1012, rax: 0x1234_5678, rdx: 5, rcx, ..Registers::default() };
+        let stop = Stop::BufferedInstruction(kind);
+        Event { stop, after, ..Event::in_place(TaskId(0), SpaceId(0), before, Fact::Instruction) }
+    };
+    assert_eq!(read[1], expected(Trapped::Rdtsc, 0x1010, 0));
+    assert_eq!(read.last(), Some(&expected(Trapped::Rdtscp, 0x100f, 0x107)));
+    assert_eq!((read.len(), read[1].writes.len()), (9, 0));
+    let at = Registers { rip: 0x1010, rbx: 3, rcx: 4, r11: 5, rdx: 6, ..Registers::default() };
+    let whole = read[1].clone().completed(&at);
+    assert_eq!(whole.stop, Stop::Instruction(Trapped::Rdtsc));
+    assert_eq!(whole.after, Registers { rip: 0x1012, rax: 0x1234_5678, rdx: 5, orig_rax: u64::MAX, ..at });
 }
 
 #[test]

@@ -1,6 +1,8 @@
-//! System calls that are prepared: what is left of them, where they end.
+//! System calls and readings of the time stamp counter that are prepared: what is left of them, where they end.
 
-use backstory_engine::{Call, Config, Exit, MapRequest, MapSource, Mode, Sharing, Space, Watch, WatchKind};
+use backstory_engine::{
+    Call, Config, Exit, MapRequest, MapSource, Mode, Reading, Sharing, Space, Trapped, Watch, WatchKind,
+};
 use guest::{GuestAddr, GuestMemory, GuestRange, Prot, Registers};
 
 const MODES: [Mode; 4] = [Mode::Plain, Mode::Exact, Mode::Indexed, Mode::IndexedExact];
@@ -94,6 +96,46 @@ fn calls_leave_what_the_kernel_leaves() {
         // None is prepared any more.
         space.set_registers(&Registers { rip: CODE, ..left });
         assert_eq!(made(&mut space), []);
+    }
+}
+
+#[test]
+fn readings_leave_what_the_instruction_leaves() {
+    // A loop: `inc %rdi; rdtsc; mov %rdx, %rsi; rdtscp; jmp`.
+    let code = [0x48, 0xff, 0xc7, 0x0f, 0x31, 0x48, 0x89, 0xd6, 0x0f, 0x01, 0xf9, 0xeb, 0xf3];
+    let (first, second) = (GuestAddr(CODE + 5), GuestAddr(CODE + 11));
+    let alone = |ticks| Reading { after: first, ticks, processor: None };
+    let both = |ticks| Reading { after: second, ticks, processor: Some(0x8000_1007) };
+    for mode in MODES {
+        let mut space = looping(mode);
+        space.write(GuestAddr(CODE), &code).unwrap();
+        let start = Registers { rax: 7, rcx: 8, r11: 9, ..space.registers() };
+        space.set_registers(&start);
+        let mut run = |prepared: &[Reading], at: u64, kind: Trapped| {
+            prepared.iter().for_each(|reading| assert!(space.prepare_reading(reading)));
+            assert_eq!(space.run(None).unwrap(), Exit::Instruction(kind), "{mode:?}");
+            assert_eq!(space.registers().pc(), GuestAddr(CODE + at), "{mode:?}");
+            let made: Vec<u64> = space.take_made_calls().iter().map(|made| made.retired).collect();
+            (space.registers(), made)
+        };
+        let (left, made) = run(&[alone(0x9_8765_4321)], 8, Trapped::Rdtscp);
+        assert_eq!(made, [1], "{mode:?}");
+        // `inc` leaves CF alone.
+        assert_eq!(left.eflags & (FLAGS | 0x40), FLAGS, "{mode:?}");
+        let (rip, rax, rdx, eflags) = (CODE + 8, 0x8765_4321, 9, left.eflags);
+        let orig_rax = u64::MAX;
+        assert_eq!(left, Registers { rip, rax, rdx, rsi: 9, rdi: 1, eflags, orig_rax, ..start }, "{mode:?}");
+        // One of the other kind is none that fits, nor is one elsewhere.
+        let (left, made) = run(&[Reading { after: second, ..alone(5) }, both(6)], 8, Trapped::Rdtscp);
+        assert_eq!((left.rax, made), (rax, vec![]), "{mode:?}");
+        let (left, made) = run(&[both(3 << 32 | 4), alone(7)], 8, Trapped::Rdtscp);
+        assert_eq!(made.len(), 2, "{mode:?}");
+        let (rax, rdx, rsi, rcx, eflags) = (7, 0, 0, 0x8000_1007, left.eflags);
+        assert_eq!(
+            left,
+            Registers { rip, rax, rdx, rsi, rcx, rdi: 2, eflags, orig_rax, ..start },
+            "{mode:?}"
+        );
     }
 }
 

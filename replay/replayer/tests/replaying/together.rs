@@ -1,4 +1,4 @@
-//! Calls that are put back many at a time, against each by itself: events, moments, states on the way, stops, divergences are the same.
+//! Calls and readings that are put back many at a time, against each by itself: events, moments, states on the way, stops, divergences are the same.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use guest::{EventId, GuestAddr, GuestMemory, GuestRange, Moment, Registers, Spac
 use replayer::{
     Bias, Look, Observer, Options, Position, Replay, Silent, Stopped, Stops, Until, Watched, learn,
 };
-use trace::{Event, Fact, Stop, SyscallInfo, Trace, TraceWriter};
+use trace::{Event, Fact, Stop, SyscallInfo, Trace, TraceWriter, Trapped};
 
 use crate::recorded::{find, record, turn};
 
@@ -21,6 +21,12 @@ fn recording(scratch: &Path) -> Trace {
     record(scratch, &[program.to_str().unwrap()])
 }
 
+/// Of a program that does little but read the time stamp counter.
+fn of_readings(scratch: &Path) -> Trace {
+    let program = programs::build("counter_readings", scratch);
+    record(scratch, &[program.to_str().unwrap(), "3000"])
+}
+
 /// What is told of events, and how often spaces were stopped.
 #[derive(Default)]
 struct Told {
@@ -31,9 +37,9 @@ struct Told {
 }
 
 impl Observer for Told {
-    fn looks_at(&self, info: &SyscallInfo) -> Look {
+    fn looks_at(&self, call: Option<&SyscallInfo>) -> Look {
         // Of some, at once.
-        if info.args[2] == 17 { Look::There } else { Look::Afterwards }
+        if call.is_some_and(|info| info.args[2] == 17) { Look::There } else { Look::Afterwards }
     }
 
     fn before_event(&mut self, _id: SpaceId, _space: &mut Space, event: &Event, at: Position) -> Watched {
@@ -65,15 +71,21 @@ impl Observer for Told {
 #[test]
 fn events_and_moments_are_the_same() {
     let _turn = turn();
-    let scratch = tempfile::tempdir().unwrap();
-    let trace = recording(scratch.path());
+    for recording in [recording, of_readings] {
+        let scratch = tempfile::tempdir().unwrap();
+        check_events(&recording(scratch.path()));
+    }
+}
+
+#[track_caller]
+fn check_events(trace: &Trace) {
     let told = [true, false].map(|one_by_one| {
         let _ = std::fs::remove_dir_all(trace.dir().join("learned"));
         let mut told = Told::default();
-        let moments = Replay::open(&trace, &options(one_by_one)).unwrap().finish(&mut told).unwrap();
+        let moments = Replay::open(trace, &options(one_by_one)).unwrap().finish(&mut told).unwrap();
         // With the moments known it is the same, too.
         let mut again = Told::default();
-        Replay::open(&trace, &options(one_by_one)).unwrap().run(Until::End, &mut again).unwrap();
+        Replay::open(trace, &options(one_by_one)).unwrap().run(Until::End, &mut again).unwrap();
         assert_eq!(again.events, told.events);
         (told, moments)
     });
@@ -133,15 +145,25 @@ fn some(count: u64, limit: u64) -> Vec<u64> {
 #[test]
 fn states_on_the_way_are_the_same() {
     let _turn = turn();
-    let scratch = tempfile::tempdir().unwrap();
-    let trace = recording(scratch.path());
-    let moments = learn(&trace, &options(false)).unwrap();
+    for (recording, stop) in [
+        (recording as fn(&Path) -> Trace, Stop::Buffered),
+        (of_readings, Stop::BufferedInstruction(Trapped::Rdtsc)),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        check_states(&recording(scratch.path()), stop);
+    }
+}
+
+/// From the first such stop on.
+#[track_caller]
+fn check_states(trace: &Trace, stop: Stop) {
+    let moments = learn(trace, &options(false)).unwrap();
     let mut goals = Vec::new();
     for moment in some(60, moments.total().0) {
         goals.push(Until::Moment(Moment(moment), Bias::NextInstruction));
         goals.push(Until::Moment(Moment(moment), Bias::Earliest));
     }
-    let first = find(&trace, |event| event.stop == Stop::Buffered);
+    let first = find(trace, |event| event.stop == stop);
     for event in some(60, trace.len() - first).into_iter().map(|event| EventId(first + event)) {
         let (start, end) = (moments.start(event), moments.end(event));
         for moment in [start, Moment(end.0.saturating_sub(1).max(start.0)), end] {
@@ -157,7 +179,7 @@ fn states_on_the_way_are_the_same() {
         Until::End => Moment(u64::MAX),
     });
     let [mut one_by_one, mut together] =
-        [true, false].map(|one_by_one| Replay::open(&trace, &options(one_by_one)).unwrap());
+        [true, false].map(|one_by_one| Replay::open(trace, &options(one_by_one)).unwrap());
     let mut kept = None;
     for (at, goal) in goals.iter().enumerate() {
         let stopped = [&mut one_by_one, &mut together].map(|replay| replay.run(*goal, &mut Silent).unwrap());
@@ -207,6 +229,21 @@ fn stops_are_met_at_and_behind_calls() {
         [(vec![call], vec![]), (vec![after], vec![]), (vec![call, after], vec![]), (vec![], vec![watch])]
     {
         let wanted = Stops { breakpoints, watchpoints, spaces: Vec::new() };
+        let [one_by_one, together] = [true, false].map(|one_by_one| stops(&trace, &wanted, one_by_one));
+        assert!(together.len() > 100, "{wanted:?}: only {}", together.len());
+        assert_eq!(one_by_one, together, "{wanted:?}");
+    }
+}
+
+#[test]
+fn stops_are_met_at_and_behind_readings() {
+    let _turn = turn();
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = of_readings(scratch.path());
+    let reads = find(&trace, |event| event.stop == Stop::BufferedInstruction(Trapped::Rdtscp));
+    let event = trace.event(EventId(reads)).unwrap();
+    for breakpoints in [vec![event.before.pc()], vec![event.after.pc()]] {
+        let wanted = Stops { breakpoints, watchpoints: Vec::new(), spaces: Vec::new() };
         let [one_by_one, together] = [true, false].map(|one_by_one| stops(&trace, &wanted, one_by_one));
         assert!(together.len() > 100, "{wanted:?}: only {}", together.len());
         assert_eq!(one_by_one, together, "{wanted:?}");
