@@ -14,6 +14,9 @@ enum { TIMES = 6000 };
 struct page { volatile unsigned asked, overseen; unsigned given[4]; };
 static void on_signal(int signo) {}
 
+// What it came to differs from run to run, so that it is not printed; a replay compares the arguments of calls.
+static void show(unsigned sum) { assert(close(-1 - (int)(sum % 1000000)) == -1 && errno == EBADF); }
+
 static ssize_t get(int fd, void *to, size_t len) {
   ssize_t got;
   do got = read(fd, to, len);
@@ -42,8 +45,7 @@ static void ask(int fd, int tell) {
     sum = sum * 31 + number;
     if (i % 20 == 0) assert(write(tell, &sum, sizeof sum) == sizeof sum);
   }
-  printf("answers %u\n", sum);
-  fflush(stdout);
+  show(sum);
   _exit(0);
 }
 
@@ -67,6 +69,8 @@ int main(void) {
     if (i % 16 == 0) kill(server, i % 32 ? SIGUSR1 : SIGURG);
   }
   assert(wait(&status) > 0 && wait(&status) > 0 && wait(&status) == -1);
-  printf("asked %u overseen %u given %u\n", page->asked, page->overseen, page->given[3]);
+  assert(page->asked == TIMES && page->overseen);
+  show(page->given[3] + page->overseen);
+  puts("all was answered");
   return 0;
 }
