@@ -5,11 +5,13 @@
 //! - `stores`: what each instruction wrote, by decoding it and looking
 //! - `programs`: building and finding the guest programs under `tests/programs`
 //! - `command`: running the `backstory` binary
+//! - `signalled`: recordings of programs that signals from outside interrupt
 //!
 //! Nothing here uses the translator, the engine or the index: an oracle that shares their code shares their bugs.
 
 pub mod command;
 pub mod programs;
+pub mod signalled;
 pub mod stepper;
 pub mod stores;
 pub mod stub;

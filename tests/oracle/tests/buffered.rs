@@ -4,48 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use backstory_oracle::command::{backstory, buffers_calls, recorder_with};
-use backstory_oracle::programs;
-use trace::{Fact, SignalAction, Status, Stop, SyscallInfo, Trace};
-
-fn succeed(command: &str, dir: &Path) -> String {
-    let output = backstory([command]).arg(dir).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command}: {said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// What a program does that is stopped by signals from outside so many times and then asked to end; its recording in `dir`.
-fn signalled(dir: &Path, times: u64) -> (String, Trace) {
-    let guest = programs::build_file(&programs::folder().join("points/endless_calls.c"), dir);
-    let trace = dir.join("trace");
-    let mut command: Command = recorder_with(&["-q"], &trace);
-    let mut recorder = command.arg(&guest).stdout(Stdio::piped()).spawn().unwrap();
-    let mut printed = BufReader::new(recorder.stdout.take().unwrap());
-    let mut first = String::new();
-    printed.read_line(&mut first).unwrap();
-    let pid: i32 = first.trim().parse().unwrap();
-    // SAFETY: kill takes numbers only; the process is alive until it is asked to end.
-    let send = |signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    for i in 0..times {
-        let pause = || std::thread::sleep(Duration::from_micros(700 + 137 * (i % 11)));
-        send(libc::SIGSTOP);
-        pause();
-        send(libc::SIGCONT);
-        pause();
-        send(libc::SIGUSR1);
-        pause();
-    }
-    send(libc::SIGTERM);
-    let mut rest = String::new();
-    std::io::Read::read_to_string(&mut printed, &mut rest).unwrap();
-    assert!(recorder.wait().unwrap().success());
-    (first + &rest, Trace::open(&trace).unwrap())
-}
+use backstory_oracle::command::{buffers_calls, recorder_with};
+use backstory_oracle::{programs, signalled};
+use trace::{Fact, Status, Stop, SyscallInfo, Trace};
 
 /// How many are killed.
 const KILLED: u32 = 200;
@@ -90,9 +54,7 @@ fn what_was_killed_while_it_made_a_call_is_told_to_the_end() {
         killed >= KILLED && in_calls > 5 && (buffered > 1000 || !buffers_calls()),
         "{killed} {in_calls} {buffered}"
     );
-    for turn in ["first replay", "second replay"] {
-        assert_eq!(succeed("replay", trace.dir()), printed, "{turn}");
-    }
+    signalled::replays(trace.dir(), &printed);
 }
 
 #[test]
@@ -107,10 +69,8 @@ fn signals_arrive_wherever_calls_are_made() {
 #[track_caller]
 fn signals_arrive(times: u64) -> u32 {
     let scratch = tempfile::tempdir().unwrap();
-    let (printed, trace) = signalled(scratch.path(), times);
-    assert!(printed.ends_with("\nended\n"), "{printed}");
-    assert_eq!(trace::check(&trace), []);
-    let (mut buffered, mut after_call, mut stopped, mut handled) = (0, 0, 0, 0);
+    let (printed, trace) = signalled::record("endless_calls", scratch.path(), times);
+    let (mut buffered, mut after_call) = (0, 0);
     let mut site = 0;
     for item in trace.events() {
         let event = item.unwrap().1;
@@ -121,16 +81,11 @@ fn signals_arrive(times: u64) -> u32 {
             }
             // A task that was interrupted while it made a call stands behind it.
             Fact::Point(_) if event.before.rip == site => after_call += 1,
-            Fact::Signal(info) if info.action == SignalAction::Stopped => stopped += 1,
-            Fact::Signal(info) if matches!(info.action, SignalAction::Handler { .. }) => handled += 1,
             _ => {}
         }
     }
-    // Of those that come too soon after one another the kernel makes one.
-    assert!(buffered > 1000 && stopped > 2 && handled > 2, "{buffered} {stopped} {handled}");
-    for turn in ["first replay", "second replay"] {
-        assert_eq!(succeed("replay", trace.dir()), printed, "{turn}");
-    }
+    assert!(buffered > 1000, "{buffered}");
+    signalled::replays(trace.dir(), &printed);
     after_call
 }
 
@@ -164,7 +119,7 @@ fn reads_are_mostly_not_stopped_at(program: &str) {
         }
     }
     assert!(buffered > 5000 && stopped_at < buffered / 4, "{buffered} {stopped_at}");
-    assert_eq!(succeed("replay", &dir), String::from_utf8_lossy(&output.stdout));
+    signalled::replays(&dir, &String::from_utf8_lossy(&output.stdout));
 }
 
 const READ: u32 = libc::SYS_read as u32;
@@ -229,5 +184,5 @@ fn what_calls_bring_about_comes_after_them() {
         assert!(seen.taken <= seen.given && seen.woken <= seen.wakes, "{seen:?} at {id:?}");
     }
     assert!(seen.taken >= 800 && seen.woken > 20 && seen.without_a_stop > 800, "{seen:?}");
-    assert_eq!(succeed("replay", &dir), "ok\n");
+    signalled::replays(&dir, "ok\n");
 }

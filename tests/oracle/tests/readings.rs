@@ -1,24 +1,12 @@
 //! Oracle: readings of the time stamp counter that are answered without a stop, with signals and deaths from outside arriving wherever
 //! they are made.
 #![expect(clippy::unwrap_used, reason = "a test says what failed")]
-#![expect(unsafe_code, reason = "kill(2)")]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
 
-use backstory_oracle::command::{backstory, buffers_calls, recorder_with};
-use backstory_oracle::programs;
-use trace::{Fact, SignalAction, Stop, Trace, Trapped};
-
-fn succeed(command: &str, dir: &Path) -> String {
-    let output = backstory([command]).arg(dir).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command}: {said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use backstory_oracle::command::{buffers_calls, recorder_with};
+use backstory_oracle::{programs, signalled};
+use trace::{Stop, Trace, Trapped};
 
 /// How many readings there are, and how many of them were stopped at. None of a task goes back, or stands still.
 fn readings(trace: &Trace) -> (u64, u64) {
@@ -49,9 +37,7 @@ fn recorded(options: &[&str], times: &str) -> (u64, u64) {
     assert!(output.status.success() && printed.ends_with("\nok\n"), "{printed}{output:?}");
     let trace = Trace::open(&dir).unwrap();
     assert_eq!(trace::check(&trace), []);
-    for turn in ["first replay", "second replay"] {
-        assert_eq!(succeed("replay", &dir), printed, "{turn}");
-    }
+    signalled::replays(trace.dir(), &printed);
     readings(&trace)
 }
 
@@ -77,40 +63,8 @@ fn memory_is_as_expected_wherever_readings_are_interrupted() {
 #[test]
 fn signals_arrive_wherever_the_counter_is_read() {
     let scratch = tempfile::tempdir().unwrap();
-    let source = programs::folder().join("points/endless_readings.c");
-    let guest = programs::build_file(&source, scratch.path());
-    let dir = scratch.path().join("trace");
-    let mut recorder = recorder_with(&["-q"], &dir).arg(&guest).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(recorder.stdout.take().unwrap());
-    let mut printed = String::new();
-    lines.read_line(&mut printed).unwrap();
-    let pid: i32 = printed.trim().parse().unwrap();
-    // SAFETY: kill takes numbers only; the process is alive until it is asked to end.
-    let send = |signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    for i in 0..60 {
-        for signal in [libc::SIGSTOP, libc::SIGCONT, libc::SIGUSR1] {
-            send(signal);
-            std::thread::sleep(Duration::from_micros(700 + 137 * (i % 11)));
-        }
-    }
-    send(libc::SIGTERM);
-    lines.read_to_string(&mut printed).unwrap();
-    assert!(recorder.wait().unwrap().success() && printed.ends_with("\nended\n"), "{printed}");
-    let trace = Trace::open(&dir).unwrap();
-    assert_eq!(trace::check(&trace), []);
+    let (printed, trace) = signalled::record("endless_readings", scratch.path(), 60);
     let (all, stopped_at) = readings(&trace);
     assert!(all > 1000 && (stopped_at * 2 < all || !buffers_calls()), "{stopped_at} of {all}");
-    let (mut stopped, mut handled) = (0, 0);
-    for item in trace.events() {
-        match item.unwrap().1.fact {
-            Fact::Signal(info) if info.action == SignalAction::Stopped => stopped += 1,
-            Fact::Signal(info) if matches!(info.action, SignalAction::Handler { .. }) => handled += 1,
-            _ => {}
-        }
-    }
-    // Of those that come too soon after one another the kernel makes one.
-    assert!(stopped > 2 && handled > 2, "{stopped} {handled}");
-    for turn in ["first replay", "second replay"] {
-        assert_eq!(succeed("replay", &dir), printed, "{turn}");
-    }
+    signalled::replays(trace.dir(), &printed);
 }
