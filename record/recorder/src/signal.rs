@@ -347,21 +347,19 @@ fn deliver(
             task.unframed = Some(info);
             return Err(StopError::Instead(report));
         }
-        Report::Event(PtraceEvent::Exit, mut stopped) => {
-            // Killed in a handler of which no event tells: it shall seem to stand where it stood.
-            stopped.set_registers(&from)?;
-            return Err(StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)));
-        }
         // No room for the frame, or death: that is a report of its own.
-        report => return Err(StopError::Instead(report)),
+        report => return Err(instead_of_handler(report, &from)),
     };
     let raw = stopped.registers()?;
     if same_place(&from, &raw) {
         return Err(StopError::bug(format!("signal {signal} did not enter its handler")));
     }
-    ignored::in_handler(task, signal, &mut stopped)?;
+    let entered = ignored::in_handler(task, signal, &mut stopped).and_then(|()| Ok(stopped.xstate()?));
+    event.xstate = match entered {
+        Err(StopError::Gone(_)) => return Err(instead_of_handler(wait_one(task.host)?, &from)),
+        entered => Some(entered?),
+    };
     event.after = Registers { orig_rax: u64::MAX, ..raw };
-    event.xstate = Some(stopped.xstate()?);
     event.writes = vec![frame(core, task, &raw)?];
     event.fact = fact(signal, &info, SignalAction::Handler { handler: raw.pc() });
     core.sink.event(&event)?;
@@ -369,6 +367,16 @@ fn deliver(
     task.segv.blocked = blocks_segv(stopped.signal_mask()?);
     ptracing::stepped_into_handler(task);
     Ok((stopped, Resume::Cont(0)))
+}
+
+/// What comes instead of a handler that a task was about to enter from these registers. Killed in one of which no event tells, it shall seem to
+/// stand where it stood.
+fn instead_of_handler(report: Report, from: &Registers) -> StopError {
+    let Report::Event(PtraceEvent::Exit, mut stopped) = report else { return StopError::Instead(report) };
+    match stopped.set_registers(from) {
+        Ok(()) => StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)),
+        Err(gone) => gone.into(),
+    }
 }
 
 /// The signal frame: from the stack pointer to the end of the saved extended state (`struct rt_sigframe` and

@@ -100,6 +100,8 @@ pub(crate) fn on_spawn(core: &mut Core, task: &mut Task, stopped: Stopped) -> Re
     let mut child = Task::new(id, (host, process), space, task.guise.clone());
     child.goes_on(after, raw);
     child.by_vfork = by_vfork;
+    // One that was killed before its first stop shows registers that nothing tells of.
+    child.cut_short = matches!(run, Run::Running);
     child.run = run;
     child.creator = task.host;
     child.rank = task.rank;

@@ -362,9 +362,11 @@ fn on_sigreturn(
     maps.extend(buffer::goes_on_at(task, after.rip));
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };
     let xstate = Some(stopped.xstate()?);
+    // Where it is gone by now, its end must find it where the last event has left it.
+    let blocked = signal::blocks_segv(stopped.signal_mask()?);
     let ended = Ended { info, after, xstate, maps, writes: Vec::new() };
     core.sink.end(task.id, task.space.id, task.after, ended)?;
-    task.segv.blocked = signal::blocks_segv(stopped.signal_mask()?);
+    task.segv.blocked = blocked;
     task.goes_on(after, regs);
     Ok((stopped, Resume::Cont(0)))
 }

@@ -316,7 +316,7 @@ pub(crate) struct Task {
     pub(crate) exiting: Option<Exiting>,
     /// Its last event is an execution point: the registers alone do not tell whether it ran since.
     pub(crate) at_point: bool,
-    /// It was killed while the entry to its call, or the return from it, was seen to, which no event tells of.
+    /// It was killed before its first stop, or while the entry to its call, or the return from it, was seen to, which no event tells of.
     pub(crate) cut_short: bool,
     /// It was told to stop (`PTRACE_INTERRUPT`).
     pub(crate) interrupted: bool,
