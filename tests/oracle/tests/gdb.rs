@@ -160,7 +160,8 @@ fn what_ends_backstory_ends_gdb_and_leaves_nothing() {
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 1);
         let kill = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
         assert!(kill.success());
-        assert_eq!(child.wait().unwrap().signal(), Some(signo));
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.signal(), Some(signo), "{ended:?}");
         assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{name}");
     }
 }
