@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -120,6 +121,17 @@ int main(void) {
     pthread_t thread;
     pthread_create(&thread, 0, waits, 0);
     pthread_join(thread, 0);
+    // A mask that lies where events are to lie.
+    union {
+        struct epoll_event events[4];
+        unsigned long mask;
+    } both = {0};
+    int ready = eventfd(1, 0);
+    event.events = EPOLLIN;
+    epoll_ctl(group, EPOLL_CTL_ADD, ready, &event);
+    tell("epoll_pwait", syscall(SYS_epoll_pwait, group, &both, 4, 200, &both, 8L));
+    printf("%x\n", both.events[0].events);
+    epoll_ctl(group, EPOLL_CTL_DEL, ready, 0);
     // A bad mask.
     tell("epoll_pwait", syscall(SYS_epoll_pwait, group, &event, 1, 0, 8L, 8L));
     tell("epoll_pwait", syscall(SYS_epoll_pwait, group, &event, 1, 0, &lets_through, 4L));

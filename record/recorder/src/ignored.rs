@@ -9,12 +9,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
+use guest::{GuestAddr, GuestMemory, GuestRange};
 use kernel::{Call, Class, Place, Pointer};
 use ptrace::{HostTid, Stopped};
 
 use crate::procfs;
-use crate::scratch::{Plan, View};
+use crate::scratch::Plan;
 use crate::signal::bit;
 use crate::stop::StopError;
 use crate::task::Task;
@@ -117,16 +117,12 @@ pub(crate) fn mask_to_copy(task: &Task, class: Class, call: &Call) -> Option<Pla
 }
 
 /// Adds what a task ignores to the copy of what its call wants blocked. Returns what was added.
-pub(crate) fn block_in_copy(
-    task: &Task,
-    stopped: &Stopped,
-    (place, plan): (Place, &Plan),
-) -> Result<u64, StopError> {
+pub(crate) fn block_in_copy(task: &Task, stopped: &Stopped, plan: &mut Plan) -> Result<u64, StopError> {
     let Plan::Moved(scratch) = plan else { return Ok(0) };
+    let Some(at) = scratch.take_copied() else { return Ok(0) };
     let memory = &task.space.memory;
-    let wanted = View { memory, scratch }.read_u64(place.range.start)?;
+    let wanted = memory.read_u64(at)?;
     let more = task.ignored.set(task.host) & !wanted & !stopped.signal_mask()?;
-    let at = scratch.place_of(place.range.start).ok_or(Unmapped { addr: place.range.start })?;
     memory.write(at, &(wanted | more).to_le_bytes())?;
     Ok(more)
 }

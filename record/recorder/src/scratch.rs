@@ -94,7 +94,7 @@ pub(crate) enum Plan {
     Moved(Scratch),
 }
 
-/// Finds out where a call that is about to be made is to write, or to read what is copied for it.
+/// Finds out where a call that is about to be made is to write, or to read what is copied for it, which is the last place.
 pub(crate) fn plan(
     task: &Task,
     mut stopped: Stopped,
@@ -168,8 +168,14 @@ impl Scratch {
         Ok(scratch)
     }
 
+    /// Where the place is that was copied for the call to read, and which it writes nothing to: from here on it counts as if it had not moved, for
+    /// what the call writes may lie over it.
+    pub(crate) fn take_copied(&mut self) -> Option<GuestAddr> {
+        self.moved.pop().map(|(_, at)| at)
+    }
+
     /// Where a byte of moved memory is.
-    pub(crate) fn place_of(&self, addr: GuestAddr) -> Option<GuestAddr> {
+    fn place_of(&self, addr: GuestAddr) -> Option<GuestAddr> {
         let (range, to) = self.moved.iter().find(|(range, _)| range.contains(addr))?;
         Some(to.wrapping_add(addr.0 - range.start.0))
     }

@@ -113,8 +113,8 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
         && (space.is_shared() || copied.is_some())
     {
         (stopped, writes) = scratch::plan(task, stopped, &call, copied)?;
-        if let Some(place) = copied {
-            task.deafened = ignored::block_in_copy(task, &stopped, (place, &writes))?;
+        if copied.is_some() {
+            task.deafened = ignored::block_in_copy(task, &stopped, &mut writes)?;
         }
     }
     let info = SyscallInfo { nr, args, result: None, output: None, output_crc: 0 };

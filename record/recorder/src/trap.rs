@@ -4,6 +4,7 @@
 use std::io;
 
 use guest::{GuestAddr, GuestMemory, Registers};
+use iced_x86::Mnemonic;
 use kernel::Call;
 use ptrace::{PtraceEvent, Report, Running, Stopped};
 use trace::{Data, Event, Fact, MemWrite, Stop, SyscallInfo, Trapped};
@@ -22,18 +23,19 @@ use crate::unrepeatable;
 /// A trapped instruction, and its bytes.
 pub(crate) type Instruction = (Trapped, Vec<u8>);
 
-/// The trapped instruction at the pc, if it is one whose trap the guest did not ask for.
+/// The trapped instruction at the pc, if it is one whose trap the guest did not ask for. It may have prefixes, which mean nothing.
 pub(crate) fn trapped(core: &Core, task: &Task, regs: &Registers) -> Option<Instruction> {
-    let mut bytes = [0; 3];
-    let memory = &task.space.memory;
-    let read = memory.read_some(regs.pc(), &mut bytes);
-    let (kind, len) = match bytes[..read] {
-        [0x0f, 0x31, ..] if !task.guise.tsc_faults() => (Trapped::Rdtsc, 2),
-        [0x0f, 0x01, 0xf9] if !task.guise.tsc_faults() => (Trapped::Rdtscp, 3),
-        [0x0f, 0xa2, ..] if core.cpuid.is_some() && !task.guise.cpuid_faults() => (Trapped::Cpuid, 2),
+    const LONGEST: usize = 15;
+    let mut bytes = [0; LONGEST];
+    let read = task.space.memory.read_some(regs.pc(), &mut bytes);
+    let instruction = unrepeatable::decoded(&bytes[..read]);
+    let kind = match instruction.mnemonic() {
+        Mnemonic::Rdtsc if !task.guise.tsc_faults() => Trapped::Rdtsc,
+        Mnemonic::Rdtscp if !task.guise.tsc_faults() => Trapped::Rdtscp,
+        Mnemonic::Cpuid if core.cpuid.is_some() && !task.guise.cpuid_faults() => Trapped::Cpuid,
         _ => return unrepeatable::at(task, regs.pc()),
     };
-    Some((kind, bytes[..len].to_vec()))
+    Some((kind, bytes[..instruction.len()].to_vec()))
 }
 
 /// Answers a trapped instruction. The guest never sees the signal.

@@ -146,7 +146,7 @@ fn read(file: &File, at: u64, into: &mut [u8]) -> usize {
     done
 }
 
-fn decoded(bytes: &[u8]) -> Instruction {
+pub(crate) fn decoded(bytes: &[u8]) -> Instruction {
     Decoder::new(64, bytes, DecoderOptions::NONE).decode()
 }
 

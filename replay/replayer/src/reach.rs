@@ -1,7 +1,7 @@
 //! Running a task towards its next event, and whether what it reaches is what the recording has.
 
 use engine::Exit;
-use guest::{GuestAddr, Moment, TaskId};
+use guest::{GuestAddr, GuestMemory, Moment, TaskId};
 use trace::{Stop, Trapped};
 
 use crate::error::{Difference, Divergence, ReplayError};
@@ -10,8 +10,10 @@ use crate::observer::Observer;
 use crate::options::{Position, Stopped, Until};
 use crate::replay::{Replay, watched};
 
-/// Length of the `cpuid` instruction.
-const CPUID_LEN: u64 = 2;
+/// The `cpuid` instruction.
+const CPUID: [u8; 2] = [0x0f, 0xa2];
+/// Prefixes, which mean nothing, that may stand before it.
+const MOST_PREFIXES: u64 = 14;
 
 /// What running towards an event's stop led to.
 pub(crate) enum Reach {
@@ -228,7 +230,12 @@ impl Replay {
             return Err(self.diverged(Difference::NotRecorded { name: "cpuid", pc }));
         };
         [regs.rax, regs.rbx, regs.rcx, regs.rdx] = answer.map(u64::from);
-        regs.rip = regs.rip.wrapping_add(CPUID_LEN);
+        let is_opcode = |at: &u64| {
+            let mut bytes = [0; CPUID.len()];
+            space.read(regs.pc().wrapping_add(*at), &mut bytes).is_ok() && bytes == CPUID
+        };
+        let prefixes = (0..MOST_PREFIXES).find(is_opcode).unwrap_or(0);
+        regs.rip = regs.rip.wrapping_add(prefixes + CPUID.len() as u64);
         space.set_registers(&regs);
         self.cursor.moment.0 += 1;
         self.cursor.ran += 1;
