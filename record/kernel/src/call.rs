@@ -53,6 +53,11 @@ impl Call {
         Errno::from_result(self.result).is_none()
     }
 
+    /// Whether any word was noted.
+    pub(crate) const fn has_noted(&self) -> bool {
+        !self.before.is_empty()
+    }
+
     /// The word at `addr` at entry, if it was noted.
     pub(crate) fn before(&self, addr: GuestAddr) -> Option<u64> {
         self.before.iter().find(|(at, _)| *at == addr).map(|(_, word)| *word)

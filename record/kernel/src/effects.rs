@@ -108,10 +108,13 @@ pub(crate) fn note(call: &mut Call, mem: &dyn GuestMemory) {
     match effect {
         Effect::Hand(hand) => hand::note(hand, call, mem),
         Effect::Args => {
-            for arg in args.into_iter().flatten() {
+            for (arg, at) in args.into_iter().flatten().zip(call.args) {
                 if let Kind::Out(Size::Length(length), _) = arg.kind {
                     let at = GuestAddr(call.args[usize::from(length)]);
                     call.note_u32(at, mem);
+                }
+                if let Kind::OutIov(count) = arg.kind {
+                    note_vector(call, at, call.args[usize::from(count)], mem);
                 }
             }
         }
@@ -221,7 +224,7 @@ fn written(
             ranges.push(at, length(call, size, mem)?);
         }
         Kind::OutIov(count) if call.result > 0 => {
-            fill(&iovecs(at, call.args[usize::from(count)], mem)?, call.result as u64, ranges);
+            fill(&entered(call, at, call.args[usize::from(count)], mem)?, call.result as u64, ranges);
         }
         _ => {}
     }
@@ -234,7 +237,7 @@ fn faulted(call: &Call, kind: Kind, at: u64, mem: &dyn GuestMemory, ranges: &mut
         Kind::Out(_, When::Interrupted | When::InterruptedUnless(..)) => {}
         Kind::Out(size, _) | Kind::InOut(size, _) => push_readable(at, room(call, size), mem, ranges),
         Kind::OutIov(count) => {
-            for (base, len) in iovecs(at, call.args[usize::from(count)], mem).unwrap_or_default() {
+            for (base, len) in entered(call, at, call.args[usize::from(count)], mem).unwrap_or_default() {
                 push_readable(base, len, mem, ranges);
             }
         }
@@ -316,6 +319,27 @@ fn iovecs(at: u64, count: u64, mem: &dyn GuestMemory) -> Result<Vector, Unmapped
     let count = count.min(MAX_VECTOR);
     let bytes = mem.read_vec(GuestAddr(at), (count * 16) as usize)?;
     Ok(bytes.chunks_exact(16).map(|entry| (word(&entry[..8]), word(&entry[8..]))).collect())
+}
+
+/// The same as it was when the call was entered: it may have been written over since.
+fn entered(call: &Call, at: u64, count: u64, mem: &dyn GuestMemory) -> Result<Vector, Unmapped> {
+    let mut vector = iovecs(at, count, mem)?;
+    if call.has_noted() {
+        for (entry, (base, len)) in (0..).map(|i| GuestAddr(at).wrapping_add(i * 16)).zip(&mut vector) {
+            *base = call.before(entry).unwrap_or(*base);
+            *len = call.before(entry.wrapping_add(8)).unwrap_or(*len);
+        }
+    }
+    Ok(vector)
+}
+
+/// Notes a vector where its own buffers lie over it.
+fn note_vector(call: &mut Call, at: u64, count: u64, mem: &dyn GuestMemory) {
+    let Ok(vector) = iovecs(at, count, mem) else { return };
+    let all = GuestRange::new(GuestAddr(at), vector.len() as u64 * 16);
+    if vector.iter().any(|&(base, len)| GuestRange::new(GuestAddr(base), len).overlaps(all)) {
+        (0..vector.len() as u64 * 2).for_each(|i| call.note_u64(all.start.wrapping_add(i * 8), mem));
+    }
 }
 
 fn word(bytes: &[u8]) -> u64 {

@@ -2,7 +2,7 @@
 
 use guest::{GuestAddr, GuestMemory, Unmapped};
 
-use super::{Ranges, Vector, applies, fill, iovecs, push_readable};
+use super::{Ranges, Vector, applies, entered, fill, iovecs, note_vector, push_readable};
 use crate::call::Call;
 use crate::errno::Errno;
 use crate::row::When;
@@ -20,9 +20,13 @@ pub(super) const ENTRY: u64 = 64;
 /// Most messages of one call (`UIO_MAXIOV`).
 const MAX_MESSAGES: u64 = 1024;
 
-/// Notes the room for an address in the header at `header`.
+/// Notes the room for an address in the header at `header`, and buffers that lie over what tells of them.
 pub(super) fn note(call: &mut Call, header: u64, mem: &dyn GuestMemory) {
-    call.note_u32(GuestAddr(header).wrapping_add(NAME_LENGTH), mem);
+    let field = |offset| GuestAddr(header).wrapping_add(offset);
+    call.note_u32(field(NAME_LENGTH), mem);
+    if let (Ok(at), Ok(count)) = (mem.read_u64(field(VECTOR)), mem.read_u64(field(VECTOR_LENGTH))) {
+        note_vector(call, at, count, mem);
+    }
 }
 
 /// How many messages `recvmmsg` or `sendmmsg` was given.
@@ -104,7 +108,7 @@ fn received(
         ranges.push(name, call.before(at).map_or(after, |before| before.min(after)));
         ranges.push(at.0, 4);
     }
-    let vector = iovecs(mem.read_u64(field(VECTOR))?, mem.read_u64(field(VECTOR_LENGTH))?, mem)?;
+    let vector = entered(call, mem.read_u64(field(VECTOR))?, mem.read_u64(field(VECTOR_LENGTH))?, mem)?;
     fill(&vector, len, ranges);
     ranges.push(mem.read_u64(field(CONTROL))?, mem.read_u64(field(CONTROL_LENGTH))?);
     // The control length, the flags after it.
