@@ -81,9 +81,12 @@ fn step_through(timeline: &mut Timeline, from: u64, to: u64) -> Window {
         let instruction = decode(timeline, task, &before);
         window.stores.expect(moment, &before, &instruction, true);
         timeline.step(1).unwrap();
-        if let Some(memory) = timeline.memory(space) {
-            window.stores.ran(moment, &instruction, memory);
+        if timeline.memory(space).is_none() {
+            // It died behind this instruction, and its memory with it.
+            timeline.seek(Moment(moment + 1), Bias::Earliest).unwrap();
         }
+        window.stores.ran(moment, &instruction, timeline.memory(space).unwrap());
+        timeline.seek(Moment(moment + 1), Bias::NextInstruction).unwrap();
         window.steps.push(Step { moment, task, before, instruction });
     }
     window
