@@ -114,6 +114,34 @@ impl Registers {
         GuestAddr(self.rsp)
     }
 
+    /// A general register by its number in x86 encoding, of which the low four bits count.
+    pub const fn general(&self, number: u8) -> u64 {
+        let mut copy = *self;
+        *copy.general_mut(number)
+    }
+
+    /// The same, to change it.
+    pub const fn general_mut(&mut self, number: u8) -> &mut u64 {
+        match number & 15 {
+            0 => &mut self.rax,
+            1 => &mut self.rcx,
+            2 => &mut self.rdx,
+            3 => &mut self.rbx,
+            4 => &mut self.rsp,
+            5 => &mut self.rbp,
+            6 => &mut self.rsi,
+            7 => &mut self.rdi,
+            8 => &mut self.r8,
+            9 => &mut self.r9,
+            10 => &mut self.r10,
+            11 => &mut self.r11,
+            12 => &mut self.r12,
+            13 => &mut self.r13,
+            14 => &mut self.r14,
+            _ => &mut self.r15,
+        }
+    }
+
     /// The six syscall arguments in order.
     pub const fn syscall_args(&self) -> [u64; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
@@ -154,6 +182,18 @@ mod tests {
         let words: [u64; 27] = std::array::from_fn(|i| i as u64);
         assert_eq!(Registers::from_words(words).to_words(), words);
         assert_eq!(Registers::NAMES[15], "orig_rax");
+    }
+
+    #[test]
+    fn general_registers_are_numbered_as_instructions_do() {
+        let mut regs = Registers::default();
+        for number in 0..16 {
+            *regs.general_mut(number) = 1 << number;
+        }
+        assert_eq!([regs.rax, regs.rcx, regs.rdx, regs.rbx], [1, 2, 4, 8]);
+        assert_eq!([regs.rsp, regs.rbp, regs.rsi, regs.rdi], [16, 32, 64, 128]);
+        assert_eq!([regs.r8, regs.r15], [1 << 8, 1 << 15]);
+        assert_eq!((regs.general(12), regs.general(4 | 16)), (1 << 12, 16));
     }
 
     #[test]

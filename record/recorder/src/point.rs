@@ -314,22 +314,7 @@ fn operands(task: &Task, regs: &Registers) -> Vec<u64> {
 fn value_of(regs: &Registers, register: iced_x86::Register) -> u64 {
     use iced_x86::Register as R;
     match register.full_register() {
-        R::RAX => regs.rax,
-        R::RBX => regs.rbx,
-        R::RCX => regs.rcx,
-        R::RDX => regs.rdx,
-        R::RSI => regs.rsi,
-        R::RDI => regs.rdi,
-        R::RBP => regs.rbp,
-        R::RSP => regs.rsp,
-        R::R8 => regs.r8,
-        R::R9 => regs.r9,
-        R::R10 => regs.r10,
-        R::R11 => regs.r11,
-        R::R12 => regs.r12,
-        R::R13 => regs.r13,
-        R::R14 => regs.r14,
-        R::R15 => regs.r15,
+        general if general.is_gpr64() => regs.general(general.number() as u8),
         R::FS => regs.fs_base,
         R::GS => regs.gs_base,
         // The other segments begin at 0; vector indices belong to gathers, of which the first element is not told.

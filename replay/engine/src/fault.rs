@@ -127,7 +127,7 @@ impl Space {
         let orig_rax = self.regs.orig_rax;
         self.regs = Registers { rip: mark.pc.0, orig_rax, ..*regs };
         for number in mark.spilled.registers() {
-            *general(&mut self.regs, number) = page.spill[usize::from(number)];
+            *self.regs.general_mut(number) = page.spill[usize::from(number)];
         }
         self.count(page.counter + i64::from(mark.unretired));
     }
@@ -222,26 +222,4 @@ impl Space {
 /// Legacy and REX prefixes.
 fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 | 0x40..=0x4f)
-}
-
-/// A general register by its number in x86 encoding.
-pub(crate) fn general(regs: &mut Registers, number: u8) -> &mut u64 {
-    match number & 15 {
-        0 => &mut regs.rax,
-        1 => &mut regs.rcx,
-        2 => &mut regs.rdx,
-        3 => &mut regs.rbx,
-        4 => &mut regs.rsp,
-        5 => &mut regs.rbp,
-        6 => &mut regs.rsi,
-        7 => &mut regs.rdi,
-        8 => &mut regs.r8,
-        9 => &mut regs.r9,
-        10 => &mut regs.r10,
-        11 => &mut regs.r11,
-        12 => &mut regs.r12,
-        13 => &mut regs.r13,
-        14 => &mut regs.r14,
-        _ => &mut regs.r15,
-    }
 }

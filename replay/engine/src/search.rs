@@ -7,7 +7,6 @@ use guest::{GuestAddr, GuestMemory, GuestRange, Registers};
 use translate::{SEARCH_WORDS, SearchAt, SearchPage};
 
 use crate::RunError;
-use crate::fault::general;
 use crate::space::Space;
 
 /// CF, PF, AF, ZF, SF, DF and OF.
@@ -29,8 +28,7 @@ impl Search {
 
     /// What blocks compare: all but the direction flag, which hardly ever differs alone.
     fn page(&self) -> SearchPage {
-        let mut registers = self.registers;
-        let values: [u64; 16] = std::array::from_fn(|number| *general(&mut registers, number as u8));
+        let values: [u64; 16] = std::array::from_fn(|number| self.registers.general(number as u8));
         let mut page = SearchPage::new();
         page.registers = values;
         page.negated = values.map(u64::wrapping_neg);
@@ -139,14 +137,14 @@ impl Space {
     }
 
     fn is_at(&self, search: &Search) -> bool {
-        let (mut now, mut then) = (self.regs, search.registers);
+        let (now, then) = (&self.regs, &search.registers);
         let is_equal = |(at, value): &(GuestAddr, u64)| {
             let mut bytes = [0; 8];
             self.read(*at, &mut bytes).is_ok() && u64::from_le_bytes(bytes) == *value
         };
         now.rip == then.rip
             && (now.eflags ^ then.eflags) & FLAGS == 0
-            && (0..16).all(|number| *general(&mut now, number) == *general(&mut then, number))
+            && (0..16).all(|number| now.general(number) == then.general(number))
             && search.words.iter().all(is_equal)
     }
 }

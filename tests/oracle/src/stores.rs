@@ -55,25 +55,8 @@ fn value_of(regs: &Registers, register: Register) -> Option<u64> {
         Register::RIP => return Some(regs.rip),
         other => other,
     };
-    let full = match base.full_register() {
-        Register::RAX => regs.rax,
-        Register::RCX => regs.rcx,
-        Register::RDX => regs.rdx,
-        Register::RBX => regs.rbx,
-        Register::RSP => regs.rsp,
-        Register::RBP => regs.rbp,
-        Register::RSI => regs.rsi,
-        Register::RDI => regs.rdi,
-        Register::R8 => regs.r8,
-        Register::R9 => regs.r9,
-        Register::R10 => regs.r10,
-        Register::R11 => regs.r11,
-        Register::R12 => regs.r12,
-        Register::R13 => regs.r13,
-        Register::R14 => regs.r14,
-        Register::R15 => regs.r15,
-        _ => return None,
-    };
+    let full = Some(base.full_register()).filter(|register| register.is_gpr64())?;
+    let full = regs.general(full.number() as u8);
     Some(match base.size() {
         4 => full & 0xffff_ffff,
         2 => full & 0xffff,

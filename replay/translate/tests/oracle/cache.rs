@@ -245,7 +245,7 @@ impl<'a> Cache<'a> {
         let (block, mark) = found.unwrap_or_else(|| panic!("signal {signal} outside the cache: {regs:x?}"));
         let page = self.world.page();
         for number in mark.spilled.registers() {
-            *register(regs, number) = page.spill[number as usize];
+            *regs.general_mut(number) = page.spill[number as usize];
         }
         if self.mode.logs() && block.instructions() > 0 {
             let len = block.paths.iter().map(|path| path.log_bytes).max().unwrap_or(0) + log::HEADER_BYTES;
@@ -269,7 +269,7 @@ impl<'a> Cache<'a> {
         assert!(self.runtime.syscalls.contains(&syscall), "{regs:x?}");
         let page = self.world.page();
         for number in Spilled(1 | 2 | 1 << 11).registers() {
-            *register(regs, number) = page.spill[number as usize];
+            *regs.general_mut(number) = page.spill[number as usize];
         }
         regs.orig_rax = u64::MAX;
         if page.exit_block == RUNTIME_BLOCK {
@@ -411,28 +411,6 @@ impl Drop for Cache<'_> {
             let at = u64::from(LAYOUT.table) + 8 * slot as u64;
             self.world.bytes(at, 8).copy_from_slice(&self.runtime.miss.0.to_le_bytes());
         }
-    }
-}
-
-/// A general register by its number in x86 encoding.
-pub(crate) fn register(regs: &mut Registers, number: u8) -> &mut u64 {
-    match number {
-        0 => &mut regs.rax,
-        1 => &mut regs.rcx,
-        2 => &mut regs.rdx,
-        3 => &mut regs.rbx,
-        4 => &mut regs.rsp,
-        5 => &mut regs.rbp,
-        6 => &mut regs.rsi,
-        7 => &mut regs.rdi,
-        8 => &mut regs.r8,
-        9 => &mut regs.r9,
-        10 => &mut regs.r10,
-        11 => &mut regs.r11,
-        12 => &mut regs.r12,
-        13 => &mut regs.r13,
-        14 => &mut regs.r14,
-        _ => &mut regs.r15,
     }
 }
 
