@@ -45,6 +45,12 @@ impl Stream {
     }
 }
 
+/// The longest body that is short.
+const SHORT: usize = 32 << 10;
+/// The logarithm of the entries in the tables in which zstd looks for matches in a short one: its own would take a short recording longer
+/// to clear than to use. 0: its own.
+const SHORT_TABLES: u32 = 11;
+
 /// What a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -220,6 +226,9 @@ impl FrameWriter {
         if self.out.len() < room {
             self.out.resize(room, 0);
         }
+        let tables = if raw.len() <= SHORT { SHORT_TABLES } else { 0 };
+        self.zip.set_parameter(CParameter::HashLog(tables))?;
+        self.zip.set_parameter(CParameter::ChainLog(tables))?;
         let (head, packed) = self.out.split_at_mut(HEAD_LEN as usize);
         let len = self.zip.compress_to_buffer(raw, packed)?;
         let crc = crc32fast::hash(&packed[..len]);
