@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
@@ -15,7 +16,7 @@ pub(crate) fn start() {
     let all = tracing_subscriber::fmt().with_writer(std::io::stderr).without_time();
     match EnvFilter::try_from_env("BACKSTORY_LOG") {
         Ok(filter) => all.with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).init(),
-        Err(_) => all.with_env_filter(EnvFilter::new("warn")).event_format(Line).init(),
+        Err(_) => all.with_max_level(LevelFilter::WARN).event_format(Line).init(),
     }
 }
 

@@ -112,10 +112,13 @@ pub fn set_latest(root: &Path, dir: &Path) -> Result<(), DirError> {
     let absolute = fs::canonicalize(dir).map_err(io_error(dir))?;
     let canonical_root = fs::canonicalize(root).map_err(io_error(root))?;
     let target = absolute.strip_prefix(&canonical_root).unwrap_or(&absolute);
+    let link = root.join(LATEST);
+    if fs::read_link(&link).is_ok_and(|already| already == target) {
+        return Ok(());
+    }
     let temporary = root.join(format!(".latest-{}", std::process::id()));
     let _ = fs::remove_file(&temporary);
     symlink(target, &temporary).map_err(io_error(&temporary))?;
-    let link = root.join(LATEST);
     fs::rename(&temporary, &link).map_err(io_error(&link))
 }
 
