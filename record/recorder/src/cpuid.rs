@@ -108,8 +108,65 @@ fn subleaves(leaf: u32, first: [u32; 4]) -> Option<Vec<CpuidLeaf>> {
     })
 }
 
-/// What `cpuid` answers on the processor this thread runs on.
+/// What `cpuid` answers on the processor this thread runs on. To ask costs a short recording in a virtual machine more than all of its events,
+/// so what was once asked is noted until the machine is started anew, and found again if what tells processors apart is as it was.
 pub(crate) fn table() -> Vec<CpuidLeaf> {
+    let what = format!("cpuid-{}", ptrace::current_cpu());
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if boot.is_empty() {
+        return asked();
+    }
+    let noted = trace::noted_of_machine(&what).and_then(|note| from_note(&note, &boot));
+    noted.filter(|rows| is_this_processor(rows)).unwrap_or_else(|| {
+        let rows = asked();
+        trace::note_of_machine(&what, &to_note(&rows, &boot));
+        rows
+    })
+}
+
+/// Bytes of a row in a note: leaf, subleaf, result.
+const ROW: usize = 24;
+
+/// Rows as bytes: the name of the machine's present run, the rows, a checksum.
+fn to_note(rows: &[CpuidLeaf], boot: &[u8]) -> Vec<u8> {
+    let mut note = boot.to_vec();
+    for CpuidLeaf { leaf, subleaf, result } in rows {
+        // No subleaf has that number.
+        let words = [*leaf, subleaf.unwrap_or(u32::MAX)].into_iter().chain(*result);
+        note.extend(words.flat_map(u32::to_le_bytes));
+    }
+    note.extend(crc32fast::hash(&note).to_le_bytes());
+    note
+}
+
+fn from_note(note: &[u8], boot: &[u8]) -> Option<Vec<CpuidLeaf>> {
+    let (note, sum) = note.split_last_chunk::<4>()?;
+    let rows = note.strip_prefix(boot)?;
+    let (rows, rest) = rows.as_chunks::<ROW>();
+    if !rest.is_empty() || crc32fast::hash(note) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let row = |bytes: &[u8; ROW]| {
+        let words = bytes.as_chunks::<4>().0;
+        let word = |at: usize| u32::from_le_bytes(words[at]);
+        let subleaf = Some(word(1)).filter(|subleaf| *subleaf != u32::MAX);
+        CpuidLeaf { leaf: word(0), subleaf, result: [word(2), word(3), word(4), word(5)] }
+    };
+    Some(rows.iter().map(row).collect())
+}
+
+/// Whether rows are of the processor this thread runs on, by what tells one kind from another (kind and features, and the name), and
+/// its number.
+fn is_this_processor(rows: &[CpuidLeaf]) -> bool {
+    let telling = [1, 7, 0x8000_0002, 0x8000_0003, 0x8000_0004];
+    telling.into_iter().all(|leaf| {
+        let row = rows.iter().find(|row| row.leaf == leaf && row.subleaf.is_none_or(|subleaf| subleaf == 0));
+        row.is_none_or(|row| row.result == query(leaf, 0))
+    })
+}
+
+/// The same, asked of the processor.
+fn asked() -> Vec<CpuidLeaf> {
     let mut rows = Vec::new();
     for base in [0, 0x4000_0000, 0x8000_0000u32] {
         let last = query(base, 0)[0];
@@ -145,9 +202,30 @@ mod tests {
     }
 
     #[test]
+    fn notes_are_believed_while_the_processor_is_the_same() {
+        let _pinned = crate::affinity::pin().expect("this thread may stay where it is");
+        let rows = asked();
+        let note = to_note(&rows, b"this run");
+        assert_eq!(from_note(&note, b"this run").as_ref(), Some(&rows));
+        assert_eq!(from_note(&note, b"that run"), None);
+        for at in 0..note.len() {
+            let mut other = note.clone();
+            other[at] ^= 1;
+            assert_eq!(from_note(&other, b"this run"), None, "byte {at}");
+        }
+        assert_eq!(from_note(&note[..note.len() - 1], b"this run"), None);
+        assert!(is_this_processor(&rows));
+        let mut other = rows;
+        other.iter_mut().find(|row| row.leaf == 7).unwrap().result[1] ^= 1;
+        assert!(!is_this_processor(&other));
+    }
+
+    #[test]
     fn the_table_is_what_the_processor_answers() {
         // Each has a number of its own.
         let _pinned = crate::affinity::pin().expect("this thread may stay where it is");
+        // Both times: it is noted by then.
+        table();
         let machine = Machine { cpuid: table(), ..Machine::default() };
         let last = query(0, 0)[0];
         let listed =

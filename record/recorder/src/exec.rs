@@ -9,8 +9,9 @@ use trace::{Event, Fact};
 use crate::answer::Guise;
 use crate::api::RecordError;
 use crate::cpuid;
-use crate::image;
+use crate::image::{self, MappedFiles};
 use crate::procfs::{self, Mapping};
+use crate::resolver;
 use crate::saved_state;
 use crate::seccomp::Sandbox;
 use crate::session::Core;
@@ -56,9 +57,11 @@ pub(crate) fn on_exec(core: &mut Core, task: &mut Task, stopped: Stopped) -> Res
     let stack = image::start_stack(&memory, raw.sp())?;
     let auxv = image::hide_vdso(&memory, &stack)?;
     let xstate = stopped.xstate()?;
-    let ours = core.resolvers.rewrite(&memory, &mappings, raw.pc(), saved_state::features(&xstate))?;
-    let (sites, rewritten) = unrepeatable::in_new(core, task, &memory, &mappings);
-    let mut taken = image::take(task.host, mappings, &memory, &mut core.sink.writer)?;
+    let mut files = MappedFiles::of(task.host);
+    let features = saved_state::features(&xstate);
+    let ours = resolver::rewrite(core, &memory, &mut files, &mappings, raw.pc(), features)?;
+    let (sites, rewritten) = unrepeatable::in_new(core, &memory, &mut files, &mappings);
+    let mut taken = image::take(&mut files, mappings, &memory, &mut core.sink.writer)?;
     taken.maps.extend(rewritten);
     if !ours.is_empty() {
         taken.show_page(image::data(ours, &mut core.sink.writer)?);

@@ -17,9 +17,9 @@ use std::rc::{Rc, Weak};
 
 use guest::{FileId, GuestAddr, GuestMemory, GuestRange, PAGE_SIZE};
 use kernel::{Call, MapCall};
-use ptrace::HostTid;
 use trace::{MapOp, MemWrite};
 
+use crate::inherited::Inherited;
 use crate::memmap::gaps;
 use crate::session::Core;
 use crate::shared::{Identity, identity, of_file, outside};
@@ -84,19 +84,10 @@ pub(crate) struct Changes {
 }
 
 impl Files {
-    /// Of a process about to run: what it inherited open for writing.
-    pub(crate) fn inherited(tid: HostTid) -> Self {
-        let mut files = Self::default();
-        for entry in fs::read_dir(format!("/proc/{tid}/fd")).into_iter().flatten().flatten() {
-            let fd = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let writes = fd.and_then(|fd| procfs::fd_flags(tid, fd));
-            if writes.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
-                && let Ok(meta) = fs::metadata(entry.path())
-            {
-                files.writable.insert(identity(&meta));
-            }
-        }
-        files
+    /// Of a process about to run: what it inherits open for writing.
+    pub(crate) fn inherited(all: &[Inherited]) -> Self {
+        let writable = all.iter().filter_map(|one| one.written_file()).collect();
+        Self { writable, ..Self::default() }
     }
 
     /// Whether anything recorded ever opened a file for writing.

@@ -8,11 +8,15 @@ use trace::{Header, InheritedFd, Located, Version};
 
 use crate::api::RecordError;
 use crate::command::Prepared;
-use crate::machine;
-use crate::procfs::{self, Descriptor};
+use crate::inherited::Inherited;
+use crate::{machine, procfs};
 
-/// Describes the command and this machine. The calling thread must be pinned already.
-pub(crate) fn make(prepared: &Prepared, located: Located) -> Result<Header, RecordError> {
+/// Describes the command, what it inherits and this machine. The calling thread must be pinned already.
+pub(crate) fn make(
+    prepared: &Prepared,
+    inherited: &[Inherited],
+    located: Located,
+) -> Result<Header, RecordError> {
     let system = |what| move |source| RecordError::System { what, source };
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Header {
@@ -23,7 +27,7 @@ pub(crate) fn make(prepared: &Prepared, located: Located) -> Result<Header, Reco
         envp: prepared.envp.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         cwd: std::env::current_dir().map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
         machine: machine::describe(located),
-        fds: inherited().map_err(system("cannot list this process's descriptors"))?,
+        fds: inherited.iter().map(|one| described(*one)).collect(),
     })
 }
 
@@ -36,16 +40,7 @@ fn random_uuid() -> io::Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// The descriptors of this process that a program it executes keeps.
-fn inherited() -> io::Result<Vec<InheritedFd>> {
+fn described(one: Inherited) -> InheritedFd {
     let me = HostTid(std::process::id() as i32);
-    let mut fds: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    fds.sort_unstable();
-    let describe = |fd: i32| {
-        let known = Descriptor::of(me, fd).filter(|known| known.flags & libc::O_CLOEXEC == 0)?;
-        Some(InheritedFd { fd, path: procfs::link(me, &format!("fd/{fd}")), offset: known.offset })
-    };
-    Ok(fds.into_iter().filter_map(describe).collect())
+    InheritedFd { fd: one.fd, path: procfs::link(me, &format!("fd/{}", one.fd)), offset: one.offset() }
 }

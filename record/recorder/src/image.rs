@@ -1,7 +1,8 @@
 //! A program image as events have it: mappings, and the contents that their backings do not give.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
+use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, PAGE_SIZE, Prot};
 use kernel::Call;
@@ -57,19 +58,19 @@ pub(crate) fn is_kernels(name: &str) -> bool {
 
 /// Takes the image of a stopped task from what it has mapped, without anything of ours or the kernel's.
 pub(crate) fn take(
-    tid: HostTid,
+    files: &mut MappedFiles,
     mappings: Vec<Mapping>,
     memory: &Memory,
     writer: &mut TraceWriter,
 ) -> Result<Image, ImageError> {
     let mut image = Image { maps: vec![MapOp::UnmapAll], writes: Vec::new() };
-    let pagemap = Pagemap::open(tid)?;
+    let pagemap = Pagemap::open(files.tid)?;
     // Those of one file lie side by side.
     let mut last = None;
     for mapping in mappings.into_iter().filter(|mapping| mapping.name != "[vsyscall]") {
         let backing = match last.take().filter(|(of, _)| is_same_file(of, &mapping)) {
             Some((_, Backing::File { file, .. })) => Backing::File { file, offset: mapping.offset },
-            _ => backing(tid, &mapping, writer)?,
+            _ => backing(files, &mapping, writer)?,
         };
         last = Some((mapping.clone(), backing));
         if !mapping.shared {
@@ -90,6 +91,33 @@ pub(crate) fn take(
     Ok(image)
 }
 
+/// The files that a new program's mappings show, each opened once.
+pub(crate) struct MappedFiles {
+    tid: HostTid,
+    opened: Vec<(Mapping, Option<Rc<(File, Metadata)>>)>,
+}
+
+impl MappedFiles {
+    pub(crate) fn of(tid: HostTid) -> Self {
+        Self { tid, opened: Vec::new() }
+    }
+
+    /// The file itself, whatever has its name now, where this kernel and user may open that.
+    pub(crate) fn get(&mut self, mapping: &Mapping) -> Option<Rc<(File, Metadata)>> {
+        if let Some((_, file)) = self.opened.iter().find(|(of, _)| is_same_file(of, mapping)) {
+            return file.clone();
+        }
+        let open = || {
+            let file = exactly(self.tid, mapping.range)?;
+            let meta = file.metadata()?;
+            io::Result::Ok(Rc::new((file, meta)))
+        };
+        let file = open().ok();
+        self.opened.push((mapping.clone(), file.clone()));
+        file
+    }
+}
+
 /// The mapped file itself, whatever has its name now.
 pub(crate) fn exactly(tid: HostTid, range: GuestRange) -> io::Result<File> {
     File::open(format!("/proc/{tid}/map_files/{:x}-{:x}", range.start.0, range.end.0))
@@ -99,15 +127,24 @@ fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
     a.inode != 0 && (a.device, a.inode, &a.name) == (b.device, b.inode, &b.name)
 }
 
-fn backing(tid: HostTid, mapping: &Mapping, writer: &mut TraceWriter) -> Result<Backing, ImageError> {
+fn backing(
+    files: &mut MappedFiles,
+    mapping: &Mapping,
+    writer: &mut TraceWriter,
+) -> Result<Backing, ImageError> {
     if mapping.inode == 0 || !mapping.name.starts_with('/') {
         return Ok(Backing::Zero);
     }
-    // Where this kernel and user may not open that, what has its name, else the executable.
-    let file = exactly(tid, mapping.range)
-        .or_else(|_| File::open(format!("/proc/{tid}/root{}", mapping.name)))
-        .or_else(|_| File::open(format!("/proc/{tid}/exe")))?;
-    let file = writer.keep_file(&file, &mapping.name)?;
+    let file = match files.get(mapping) {
+        Some(opened) => writer.keep_file(&opened.0, &mapping.name)?,
+        // Where it cannot be opened itself, what has its name, else the executable.
+        None => {
+            let tid = files.tid;
+            let file = File::open(format!("/proc/{tid}/root{}", mapping.name))
+                .or_else(|_| File::open(format!("/proc/{tid}/exe")))?;
+            writer.keep_file(&file, &mapping.name)?
+        }
+    };
     Ok(Backing::File { file, offset: mapping.offset })
 }
 
@@ -227,14 +264,15 @@ pub(crate) fn hide_vdso_from(memory: &Memory, call: &Call) -> Result<(), guest::
 
 /// What an exec event says about the program.
 pub(crate) fn describe(tid: HostTid, guest_tid: i32, stack: StartStack, auxv: Vec<(u64, u64)>) -> ExecInfo {
+    let (ppid, brk) = procfs::parent_and_brk(tid);
     ExecInfo {
         tid: guest_tid,
-        ppid: procfs::parent(tid),
+        ppid,
         exe: procfs::link(tid, "exe"),
         argv: stack.argv,
         envp: stack.envp,
         cwd: procfs::link(tid, "cwd"),
         auxv,
-        brk: procfs::start_brk(tid).unwrap_or_default(),
+        brk: brk.unwrap_or_default(),
     }
 }

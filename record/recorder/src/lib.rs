@@ -8,6 +8,7 @@
 //! - `launch`, `filter`: the first process and its seccomp filter
 //! - `seccomp`, `bpf`: filters of the guest's own
 //! - `header`, `machine`: what the header says about the command and this machine
+//! - `inherited`: descriptors that the command inherits
 //! - `cpuid`: what it answers, and trapping it
 //! - `tsc`: the recording thread traps what is trapped in tracees
 //! - `session`: the main loop: what was reported, by whom, and what follows
@@ -58,6 +59,7 @@ mod foreign;
 mod header;
 mod ignored;
 mod image;
+mod inherited;
 mod launch;
 mod machine;
 mod memmap;

@@ -219,9 +219,16 @@ pub(crate) fn cpu_nanos(tid: HostTid) -> u64 {
 
 /// A field of `/proc/PID/stat`, counted from the state, which is 0.
 fn stat_field(tid: HostTid, index: usize) -> Option<String> {
-    let text = text(&format!("/proc/{tid}/stat"));
-    let (_, rest) = text.rsplit_once(") ")?;
-    rest.trim_end().split(' ').nth(index).map(str::to_owned)
+    field_of(&stat(tid), index).map(str::to_owned)
+}
+
+fn stat(tid: HostTid) -> String {
+    text(&format!("/proc/{tid}/stat"))
+}
+
+fn field_of(stat: &str, index: usize) -> Option<&str> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.trim_end().split(' ').nth(index)
 }
 
 /// How a task is to be ranked among those that could run, the lowest first: by its nice value, real-time policies before and idle ones
@@ -229,7 +236,8 @@ fn stat_field(tid: HostTid, index: usize) -> Option<String> {
 pub(crate) fn rank(tid: HostTid) -> i32 {
     const NICE: usize = 16;
     const POLICY: usize = 38;
-    let number = |index| stat_field(tid, index).and_then(|field| field.parse().ok());
+    let stat = stat(tid);
+    let number = |index| field_of(&stat, index).and_then(|field| field.parse().ok());
     match number(POLICY) {
         Some(libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE) => -100,
         Some(libc::SCHED_IDLE) => 100,
@@ -240,6 +248,13 @@ pub(crate) fn rank(tid: HostTid) -> i32 {
 /// The parent process, 0 if it cannot be told.
 pub(crate) fn parent(tid: HostTid) -> i32 {
     stat_field(tid, 1).and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// The same, and where the heap begins.
+pub(crate) fn parent_and_brk(tid: HostTid) -> (i32, Option<GuestAddr>) {
+    let stat = stat(tid);
+    let parent = field_of(&stat, 1).and_then(|field| field.parse().ok());
+    (parent.unwrap_or(0), field_of(&stat, 44).and_then(|field| field.parse().ok()).map(GuestAddr))
 }
 
 /// The process group, -1 if it cannot be told.
@@ -288,11 +303,6 @@ pub(crate) fn uid(tid: HostTid) -> u32 {
     credentials(tid)[0].first().copied().unwrap_or(0)
 }
 
-/// Where the heap begins.
-pub(crate) fn start_brk(tid: HostTid) -> Option<GuestAddr> {
-    stat_field(tid, 44).and_then(|field| field.parse().ok()).map(GuestAddr)
-}
-
 /// The target of a link such as `/proc/PID/exe`, empty if it cannot be read.
 pub(crate) fn link(tid: HostTid, name: &str) -> String {
     fs::read_link(format!("/proc/{tid}/{name}"))
@@ -326,7 +336,8 @@ fn set(hex: &str) -> u64 {
     u64::from_str_radix(hex, 16).unwrap_or(0)
 }
 
-fn status(tid: HostTid) -> String {
+/// `/proc/PID/status`.
+pub(crate) fn status(tid: HostTid) -> String {
     text(&format!("/proc/{tid}/status"))
 }
 
@@ -437,7 +448,7 @@ mod tests {
     fn this_process_can_be_read() {
         let me = HostTid(std::process::id() as i32);
         assert!(maps(me).unwrap().iter().any(|mapping| mapping.name == "[stack]"));
-        assert!(start_brk(me).is_some());
+        assert!(parent_and_brk(me).1.is_some() && parent(me) == parent_and_brk(me).0);
         let stack = maps(me).unwrap().into_iter().find(|m| m.name == "[stack]").unwrap();
         assert!(!own_pages(me, stack.range).unwrap().is_empty());
     }

@@ -6,12 +6,17 @@
 //! the image zeroed before and what the processor noted in it afterwards. The page is then a part of the program's memory, and replayed.
 
 use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::rc::Rc;
 
 use guest::{COMPACTED, GuestAddr, GuestMemory, GuestRange, Unmapped, image_len};
 use patch::LowAddr;
 use ptrace::Memory;
+use trace::TraceWriter;
 
+use crate::image::MappedFiles;
 use crate::procfs::{FilePart, Mapping};
+use crate::session::Core;
 
 /// Components that the linker saves: what functions' arguments may lie in.
 const SAVED: u64 = 0xee;
@@ -41,6 +46,13 @@ const RESTORE: [u8; 7] = [0x31, 0xd2, 0x0f, 0xae, 0x6c, 0x24, IMAGE];
 const BEFORE_RESTORE: [u8; 8] = [0x49, 0x89, 0xc3, 0xb8, SAVED as u8, 0, 0, 0];
 
 impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Save => "save",
+            Self::Restore => "restore",
+        }
+    }
+
     fn code(self) -> &'static [u8] {
         match self {
             Self::Save => &SAVE,
@@ -80,56 +92,88 @@ impl Place {
 #[derive(Debug, Default)]
 pub(crate) struct Resolvers(HashMap<FilePart, Vec<(u64, Place)>>);
 
-impl Resolvers {
-    /// Rewrites the places in the linker that a new program starts in, at `pc`. What then lies in the page from [`abi::RESOLVER`] on; empty
-    /// where there are none. `features` are the components that the system has.
-    pub(crate) fn rewrite(
-        &mut self,
-        memory: &Memory,
-        mappings: &[Mapping],
-        pc: GuestAddr,
-        features: u64,
-    ) -> Result<Vec<u8>, Unmapped> {
-        let linker = mappings.iter().find(|mapping| mapping.range.contains(pc));
-        let Some(mapping) = linker.filter(|mapping| mapping.inode != 0 && mapping.range.len() <= LONGEST)
-        else {
-            return Ok(Vec::new());
-        };
-        let (range, key) = (mapping.range, mapping.part());
-        let places = match self.0.get(&key) {
-            Some(places) => places.clone(),
-            None => {
-                let places = find(memory, range)?;
-                self.0.insert(key, places.clone());
-                places
-            }
-        };
-        let mut ours = Vec::new();
-        for (at, place) in places {
-            let at = range.start.wrapping_add(at);
-            let old = place.code();
-            // Another file may have the name and the number by now.
-            if memory.read_vec(at, old.len())? != old {
-                continue;
-            }
-            let slot = abi::RESOLVER + ours.len() as u64;
-            let mut stub = (at.0 + old.len() as u64).to_le_bytes().to_vec();
-            let code = slot + stub.len() as u64;
-            stub.extend(place.instead(features & SAVED));
-            stub.extend(through(slot));
-            // Where the code begins has a slot of its own, which the jump in the linker reads.
-            let entry = slot + ROOM as u64 - 8;
-            stub.resize(ROOM - 8, 0xcc);
-            stub.extend(code.to_le_bytes());
-            ours.extend(stub);
-            let mut jump = through(entry);
-            jump.resize(old.len(), 0x90);
-            memory.write(at, &jump)?;
+/// Rewrites the places in the linker that a new program starts in, at `pc`. What then lies in the page from [`abi::RESOLVER`] on; empty
+/// where there are none. `features` are the components that the system has.
+pub(crate) fn rewrite(
+    core: &mut Core,
+    memory: &Memory,
+    files: &mut MappedFiles,
+    mappings: &[Mapping],
+    pc: GuestAddr,
+    features: u64,
+) -> Result<Vec<u8>, Unmapped> {
+    let linker = mappings.iter().find(|mapping| mapping.range.contains(pc));
+    let Some(mapping) = linker.filter(|mapping| mapping.inode != 0 && mapping.range.len() <= LONGEST) else {
+        return Ok(Vec::new());
+    };
+    let key = mapping.part();
+    let places = match core.resolvers.0.get(&key) {
+        Some(places) => places.clone(),
+        None => {
+            let places = noted(&core.sink.writer, memory, files.get(mapping), mapping)?;
+            core.resolvers.0.insert(key, places.clone());
+            places
         }
-        memory.write(GuestAddr(abi::RESOLVER), &ours)?;
-        Ok(ours)
+    };
+    let mut ours = Vec::new();
+    for (at, place) in places {
+        let at = mapping.range.start.wrapping_add(at);
+        let old = place.code();
+        // Another file may have the name and the number by now.
+        if memory.read_vec(at, old.len())? != old {
+            continue;
+        }
+        let slot = abi::RESOLVER + ours.len() as u64;
+        let mut stub = (at.0 + old.len() as u64).to_le_bytes().to_vec();
+        let code = slot + stub.len() as u64;
+        stub.extend(place.instead(features & SAVED));
+        stub.extend(through(slot));
+        // Where the code begins has a slot of its own, which the jump in the linker reads.
+        let entry = slot + ROOM as u64 - 8;
+        stub.resize(ROOM - 8, 0xcc);
+        stub.extend(code.to_le_bytes());
+        ours.extend(stub);
+        let mut jump = through(entry);
+        jump.resize(old.len(), 0x90);
+        memory.write(at, &jump)?;
     }
+    memory.write(GuestAddr(abi::RESOLVER), &ours)?;
+    Ok(ours)
 }
+
+/// The places in a mapping of a file, as an earlier recording found them; else they are looked for, and noted.
+fn noted(
+    writer: &TraceWriter,
+    memory: &Memory,
+    file: Option<Rc<(File, Metadata)>>,
+    mapping: &Mapping,
+) -> Result<Vec<(u64, Place)>, Unmapped> {
+    let Some(opened) = file else { return find(memory, mapping.range) };
+    let what = format!("-resolver-{:x}-{:x}", mapping.offset, mapping.range.len());
+    if let Some(places) = writer.noted(&opened.0, &what).as_deref().and_then(from_note) {
+        return Ok(places);
+    }
+    let places = find(memory, mapping.range)?;
+    writer.note(&opened.0, &what, &to_note(&places));
+    Ok(places)
+}
+
+/// As text, a line each: which of them, and where, hexadecimal; then the end.
+fn to_note(places: &[(u64, Place)]) -> String {
+    let line = |(at, place): &(u64, Place)| format!("{} {at:x}\n", place.name());
+    places.iter().map(line).collect::<String>() + END
+}
+
+fn from_note(text: &str) -> Option<Vec<(u64, Place)>> {
+    let one = |line: &str| {
+        let (name, at) = line.split_once(' ')?;
+        let place = [Place::Save, Place::Restore].into_iter().find(|place| place.name() == name)?;
+        Some((u64::from_str_radix(at, 16).ok()?, place))
+    };
+    text.strip_suffix(END)?.lines().map(one).collect()
+}
+
+const END: &str = "end\n";
 
 /// A jump to where eight bytes in the page of ours say.
 fn through(slot: u64) -> Vec<u8> {
@@ -207,6 +251,8 @@ mod tests {
             let skip = BEFORE_RESTORE.len();
             let expected = [(at + skip, Place::Restore), (save, Place::Save), (end + skip, Place::Restore)];
             assert_eq!(found, expected.map(|(at, place)| (at as u64, place)), "shift {shift}");
+            assert_eq!(from_note(&to_note(&found)).as_ref(), Some(&found));
+            assert_eq!(from_note(to_note(&found).strip_suffix("nd\n").unwrap()), None);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use guest::{GuestAddr, GuestMemory, Registers};
 use kernel::{Call, Class, Errno};
-use ptrace::Stopped;
+use ptrace::{HostTid, Stopped};
 use seccompiler::sock_filter;
 use trace::SyscallInfo;
 
@@ -47,7 +47,7 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// Of a command that this process starts.
     pub(crate) fn of_command() -> Rc<Self> {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = procfs::status(HostTid(std::process::id() as i32));
         let field =
             |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<i64>().ok());
         let sandbox = Self::default();

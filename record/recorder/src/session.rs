@@ -34,8 +34,8 @@ use crate::timer::Timer;
 use crate::turn::cannot_wait;
 use crate::unrepeatable::Unrepeatable;
 use crate::{
-    buffer, cpuid, ending, exec, exit, follow, header, launch, point, procfs, ptracing, signal, spawn,
-    syscall, tsc,
+    buffer, cpuid, ending, exec, exit, follow, header, inherited, launch, point, procfs, ptracing, signal,
+    spawn, syscall, tsc,
 };
 
 /// Ticks of a fair slice.
@@ -170,8 +170,12 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
     let stamps = tsc::Stamps::begin();
     // What makes calls without a stop has branches of its own.
     let counting = if options.buffers() { None } else { Counting::choose(options.counter)? };
-    let header = header::make(prepared, counting.map_or(Located::State, |counting| counting.located))?;
+    let inherited = inherited::all()
+        .map_err(|source| RecordError::System { what: "cannot list this process's descriptors", source })?;
+    let located = counting.map_or(Located::State, |counting| counting.located);
+    let header = header::make(prepared, &inherited, located)?;
     let machine = header.machine.clone();
+    let follow = follow::Files::inherited(&inherited);
     let first = launch::launch(prepared)?;
     let tid = first.tid();
     let begun =
@@ -185,7 +189,8 @@ pub(crate) fn run(prepared: &Prepared, options: &Options) -> Result<Outcome, Rec
             });
             let timer = Timer::start()
                 .map_err(|source| RecordError::System { what: "cannot start the timer", source })?;
-            Ok(Session { counting, ..Session::new(writer, timer, (machine, stamps), options, tid) })
+            let machine = (machine, stamps);
+            Ok(Session { counting, ..Session::new(writer, timer, machine, follow, options, tid) })
         });
     let mut session = match begun {
         Ok(session) => session,
@@ -212,6 +217,7 @@ impl Session {
         writer: TraceWriter,
         timer: Timer,
         (machine, stamps): (Machine, tsc::Stamps),
+        follow: follow::Files,
         options: &Options,
         first: HostTid,
     ) -> Self {
@@ -227,7 +233,7 @@ impl Session {
             stamps,
             requests: Requests::default(),
             objects: Vec::new(),
-            follow: follow::Files::inherited(first),
+            follow,
             memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),

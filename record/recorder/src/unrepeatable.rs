@@ -18,10 +18,11 @@ use kernel::MapCall;
 use ptrace::Memory;
 use trace::{Machine, MapOp, TraceWriter, Trapped};
 
+use crate::image::MappedFiles;
 use crate::procfs::Mapping;
 use crate::session::Core;
 use crate::task::{Space, Task};
-use crate::{follow, image, procfs};
+use crate::{follow, procfs};
 
 use find::Found;
 
@@ -171,22 +172,22 @@ pub(crate) fn mapped(
 /// The same of what a new program begins with.
 pub(crate) fn in_new(
     core: &mut Core,
-    task: &Task,
     memory: &Memory,
+    files: &mut MappedFiles,
     mappings: &[Mapping],
 ) -> (Sites, Vec<MapOp>) {
     let mut sites = Sites::default();
     let mut ops = Vec::new();
     for mapping in mappings {
-        ops.extend(in_mapping(core, task, memory, &mut sites, mapping));
+        ops.extend(in_mapping(core, memory, files, &mut sites, mapping));
     }
     (sites, ops)
 }
 
 fn in_mapping(
     core: &mut Core,
-    task: &Task,
     memory: &Memory,
+    files: &mut MappedFiles,
     sites: &mut Sites,
     mapping: &Mapping,
 ) -> Vec<MapOp> {
@@ -194,10 +195,10 @@ fn in_mapping(
     if !of_file || mapping.shared || !is_executed(mapping.prot) {
         return Vec::new();
     }
-    let opened = image::exactly(task.host, mapping.range).and_then(|file| Ok((file.metadata()?, file)));
-    let Ok((meta, file)) = opened else { return Vec::new() };
+    let Some(opened) = files.get(mapping) else { return Vec::new() };
+    let (file, meta) = &*opened;
     let part = (mapping.offset, mapping.range.len());
-    let found = core.unrepeatable.of_part(&core.sink.writer, &file, &meta, part);
+    let found = core.unrepeatable.of_part(&core.sink.writer, file, meta, part);
     rewrite(memory, sites, &found, (mapping.range, mapping.offset))
 }
 
@@ -255,8 +256,9 @@ pub(crate) fn after_map(core: &mut Core, task: &Task, range: GuestRange) -> Vec<
     }
     let Ok(mappings) = procfs::maps(task.host) else { return Vec::new() };
     let mut ops = Vec::new();
+    let mut files = MappedFiles::of(task.host);
     for mapping in mappings.iter().filter(|mapping| mapping.range.overlaps(range)) {
-        ops.extend(in_mapping(core, task, &task.space.memory, &mut sites, mapping));
+        ops.extend(in_mapping(core, &task.space.memory, &mut files, &mut sites, mapping));
     }
     ops
 }

@@ -4,11 +4,11 @@
 //! A kept file is `files/<blake3>` in its trace: a hard link to the store's read-only `<blake3>`, where the file system
 //! allows it, else a reflink or copy. The store gets its contents by reflink or copy, never by linking a file
 //! that the recorded machine may still change. `by-id/` in the store remembers which identity had which contents, and what else was
-//! noted of these.
+//! noted of these; `machine/` what was noted of the machine.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,10 +18,13 @@ use guest::FileId;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
+use crate::dir;
 use crate::header::Version;
 use crate::pieces::Origin;
 use crate::sparse::{self, CopyError};
 
+/// The folder in the store for what is noted of the machine.
+const MACHINE: &str = "machine";
 /// A file's times are believed to tell its contents only when it was last changed this long before, in nanoseconds.
 const SETTLED: i128 = 2_000_000_000;
 
@@ -216,10 +219,12 @@ impl Shelf {
     fn place(&self, hash: &[u8; 32]) -> Result<(), KeepError> {
         let name = blake3::Hash::from_bytes(*hash).to_hex();
         let to = self.files.join(name.as_str());
-        let Some(store) = self.store.as_ref().filter(|_| !to.exists()) else { return Ok(()) };
+        let Some(store) = &self.store else { return Ok(()) };
         let from = store.join(name.as_str());
-        if fs::hard_link(&from, &to).is_ok() {
-            return Ok(());
+        match fs::hard_link(&from, &to) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(_) => {}
         }
         let write = |source| KeepError::Write { path: to.clone(), source };
         let (source, copy) = (File::open(&from).map_err(write)?, File::create_new(&to).map_err(write)?);
@@ -278,7 +283,7 @@ impl Keeper {
     pub(crate) fn noted(&self, file: &File, what: &str) -> Option<String> {
         let identity = Identity::of(&file.metadata().ok()?);
         let store = self.shelf.store.as_ref().filter(|_| identity.settled())?;
-        fs::read_to_string(store.join("by-id").join(identity.name() + what)).ok()
+        short_text(&store.join("by-id").join(identity.name() + what))
     }
 
     /// Notes something of a file in the state that it is in, if a change would show. Only a memory: it may be lost.
@@ -298,7 +303,7 @@ impl Keeper {
     /// The hash that a file of this identity had, where the store still holds its contents.
     fn known(&self, identity: &Identity) -> Option<[u8; 32]> {
         let store = self.shelf.store.as_ref()?;
-        let text = fs::read_to_string(store.join("by-id").join(identity.name())).ok()?;
+        let text = short_text(&store.join("by-id").join(identity.name()))?;
         let hash = blake3::Hash::from_hex(text.trim()).ok()?;
         let size = fs::metadata(store.join(hash.to_hex().as_str())).ok()?.len();
         (size == identity.size).then_some(*hash.as_bytes())
@@ -347,11 +352,44 @@ fn copy_named(
     Ok((hash, size))
 }
 
+/// The bytes of a short file, in few calls.
+fn short_file(path: &Path) -> io::Result<Vec<u8>> {
+    const USUAL: usize = 256;
+    let mut file = File::open(path)?;
+    let mut bytes = vec![0; USUAL];
+    let read = file.read(&mut bytes)?;
+    bytes.truncate(read);
+    if read == USUAL {
+        file.read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+fn short_text(path: &Path) -> Option<String> {
+    String::from_utf8(short_file(path).ok()?).ok()
+}
+
+/// What was noted of this machine under a name in the store of shared files, by this recording or an earlier one.
+pub fn noted_of_machine(what: &str) -> Option<Vec<u8>> {
+    short_file(&dir::store_dir()?.join(MACHINE).join(what)).ok()
+}
+
+/// Notes it there. Only a memory: it may be lost.
+pub fn note_of_machine(what: &str, bytes: &[u8]) {
+    if let Some(folder) = dir::store_dir().map(|store| store.join(MACHINE)) {
+        let _ = fs::create_dir_all(&folder).and_then(|()| replace(&folder, what, bytes));
+    }
+}
+
 fn remember(store: &Path, name: &str, text: &str) -> io::Result<()> {
-    let place = store.join("by-id").join(name);
-    let temporary = store.join("by-id").join(format!(".new-{}", std::process::id()));
-    fs::write(&temporary, text)?;
-    fs::rename(temporary, place)
+    replace(&store.join("by-id"), name, text.as_bytes())
+}
+
+/// Writes a file anew, so that who reads it meanwhile has one or the other.
+fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = folder.join(format!(".new-{}", std::process::id()));
+    fs::write(&temporary, bytes)?;
+    fs::rename(temporary, folder.join(name))
 }
 
 /// Makes the empty file `to` share the blocks of a part of another.
