@@ -80,7 +80,8 @@ fn talk(session: &mut Session, wire: Wire) -> Result<Parting, GdbStubError<Sessi
                 }
             }
             GdbStubStateMachine::CtrlCInterrupt(stub) => {
-                // It came too late: what it was meant for had stopped by itself.
+                // What it was meant for had stopped by itself. gdb may go on without asking anybody (a condition did not hold).
+                session.interrupted = true;
                 stub.interrupt_handled(session, None::<MultiThreadStopReason<u64>>)?
             }
             GdbStubStateMachine::Disconnected(_) => return Ok(Parting::Done),

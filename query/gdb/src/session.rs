@@ -112,6 +112,8 @@ pub struct Session {
     pub(crate) motion: Motion,
     /// Whether it asked for one thread alone to move, as it does to get past a breakpoint that it has taken out meanwhile.
     pub(crate) alone: bool,
+    /// Whether it interrupted when nothing moved: the next movement ends at once.
+    pub(crate) interrupted: bool,
     /// Who did what gdb is told of, where that is not who runs next.
     stopped: Option<TaskId>,
     /// Where gdb was last told of a signal.
@@ -137,6 +139,7 @@ impl Session {
             watchpoints: Vec::new(),
             motion: Motion::Continue,
             alone: false,
+            interrupted: false,
             stopped: None,
             told: None,
             warned: false,
@@ -152,7 +155,7 @@ impl Session {
         self.pid = self.own_pid();
         self.breakpoints.clear();
         self.watchpoints.clear();
-        self.warned = false;
+        (self.warned, self.interrupted) = (false, false);
     }
 
     /// Has `news` told when gdb has to connect again.
@@ -329,7 +332,7 @@ impl Session {
 
     /// Goes to `when` and shows the process that runs there.
     pub(crate) fn goto(&mut self, when: When) -> Result<Moment, SessionError> {
-        (self.told, self.stopped) = (None, None);
+        (self.told, self.stopped, self.interrupted) = (None, None, false);
         let moment = when.resolve(self.timeline.landmarks()).map_err(TimelineError::from)?;
         let named = match when {
             When::Exit => self.lives.exit,
@@ -371,6 +374,9 @@ impl Session {
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Halt, TimelineError> {
         self.stopped = None;
+        if std::mem::take(&mut self.interrupted) {
+            return Ok(Halt::Interrupted);
+        }
         match motion {
             Motion::Step(tid) => self.step(self.named(tid)),
             Motion::StepRange(tid, start, end) => self.step_range(self.named(tid), start..end, interrupted),
