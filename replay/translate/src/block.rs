@@ -397,4 +397,25 @@ pub enum Condition {
         /// Bytes in an element.
         element: u8,
     },
+    /// As many elements are stored, the first ones of the contents, as the first bits of the 8 bytes at `at`, one for each
+    /// element, are set.
+    Packed {
+        /// Where.
+        at: u32,
+        /// Bytes in an element.
+        element: u8,
+    },
+    /// As with `Mask`, but each element goes to the slot's address plus its own index times `scale`.
+    Scatter {
+        /// Where the 8 bytes of bits are.
+        at: u32,
+        /// Where the indices are, signed.
+        indices: u32,
+        /// Bytes in an index.
+        index: u8,
+        /// What indices are multiplied by.
+        scale: u8,
+        /// Bytes in an element.
+        element: u8,
+    },
 }

@@ -24,7 +24,7 @@ use guest::GuestAddr;
 use crate::block::{Address, BlockId, Condition, Contents, Mark, Path, Slot, StateImage, Translated};
 
 /// Most bytes that one instruction adds to the log, bulk contents aside. A block of no instructions adds none.
-pub const MAX_BYTES_PER_INSTRUCTION: u64 = 128;
+pub const MAX_BYTES_PER_INSTRUCTION: u64 = 160;
 
 /// Bytes of a record's header.
 pub const HEADER_BYTES: u32 = 4;
@@ -193,7 +193,10 @@ impl Slot {
             _ => None,
         };
         let condition = match self.condition {
-            Condition::Logged { at } | Condition::Mask { at, .. } => Some(at),
+            Condition::Logged { at }
+            | Condition::Mask { at, .. }
+            | Condition::Packed { at, .. }
+            | Condition::Scatter { at, .. } => Some(at),
             Condition::Always => None,
         };
         [address, contents, condition].into_iter().flatten().min()
@@ -242,8 +245,33 @@ fn store(
         Condition::Mask { at, element } => {
             masked(number, addr, bytes, word64(fixed, at)?, usize::from(element), sink);
         }
+        Condition::Packed { at, element } => {
+            let elements = bytes.chunks(usize::from(element.max(1))).zip(bits(word64(fixed, at)?));
+            let stored: usize = elements.filter(|(_, set)| *set).map(|(element, _)| element.len()).sum();
+            if stored != 0 {
+                sink.store(number, GuestAddr(addr), &bytes[..stored]);
+            }
+        }
+        Condition::Scatter { at, indices, index, scale, element } => {
+            let elements = bytes.chunks(usize::from(element.max(1))).zip(bits(word64(fixed, at)?));
+            for (i, (bytes, set)) in (0..).zip(elements) {
+                let index = match index {
+                    4 => word32(fixed, indices + 4 * i)? as i32 as u64,
+                    _ => word64(fixed, indices + 8 * i)?,
+                };
+                if set {
+                    let offset = index.wrapping_mul(u64::from(scale));
+                    sink.store(number, GuestAddr(addr.wrapping_add(offset)), bytes);
+                }
+            }
+        }
     }
     Some(0)
+}
+
+/// The bits of a word, the lowest first.
+fn bits(word: u64) -> impl Iterator<Item = bool> {
+    (0..64).map(move |bit| word >> bit & 1 != 0)
 }
 
 /// Runs of elements whose mask bits are set.

@@ -5,7 +5,7 @@
 use std::mem::offset_of;
 
 use guest::GuestAddr;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Encoder, Instruction, Mnemonic, OpKind, Register};
 
 use crate::block::{Address, Condition, Contents, ExitKind, Slot};
 use crate::class::Kind;
@@ -15,7 +15,7 @@ use crate::layout::EnginePage;
 use crate::log::{HEADER_BYTES, Header};
 use crate::plan::{Plan, Step, free};
 use crate::runtime::{self, Stub};
-use crate::stores::{Form, Store, Value, When};
+use crate::stores::{Form, Scatter, Store, Value, When};
 
 /// A register's value as far as it is known: some unknown plus a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,7 +191,7 @@ impl Generator<'_> {
                 let address = self.log_address(&mut observer, step, store, slot);
                 let contents = match store.value {
                     Value::Fixed(value) => Contents::Fixed(value),
-                    _ => Contents::Logged { at: observer.take(store.size) },
+                    _ => Contents::Logged { at: observer.take(store.room()) },
                 };
                 let condition = match store.condition {
                     When::Always => Condition::Always,
@@ -199,8 +199,12 @@ impl Generator<'_> {
                     When::Signs { element, .. } | When::Opmask { element, .. } => {
                         Condition::Mask { at: observer.take(8), element }
                     }
+                    When::Packed { element, .. } => Condition::Packed { at: observer.take(8), element },
+                    When::Scatter(scatter) => self.log_scatter(&mut observer, &scatter, contents),
                 };
-                observer.pending.push((slot, *store));
+                if !matches!(store.condition, When::Scatter(_)) {
+                    observer.pending.push((slot, *store));
+                }
                 Slot { instruction: self.retired, size: store.size, address, contents, condition }
             };
             self.slots.push(entry);
@@ -345,10 +349,16 @@ impl Generator<'_> {
                     // sete byte [record + at]
                     self.hot.mem(false, false, &[0x0F, 0x94], 0, in_record(&observer, at), 0);
                 }
-                Condition::Mask { at, .. } => self.log_mask(&observer, store.condition, at),
+                Condition::Mask { at, .. } | Condition::Packed { at, .. } => {
+                    self.log_mask(&observer, &store, at);
+                }
+                // Logged before.
+                Condition::Scatter { .. } => continue,
             }
-            if let Contents::Logged { at } = slot.contents {
-                self.log_contents(&observer, &store, slot.address, at);
+            match (slot.contents, store.value) {
+                (Contents::Logged { at }, Value::Again) => self.store_again(&observer, step, at),
+                (Contents::Logged { at }, _) => self.log_contents(&observer, &store, slot.address, at),
+                _ => {}
             }
         }
         if logs {
@@ -359,10 +369,12 @@ impl Generator<'_> {
         self.observer = Some(observer);
     }
 
-    fn log_mask(&mut self, observer: &Observer, condition: When, at: u32) {
-        let (mask, element, wide) = match condition {
+    fn log_mask(&mut self, observer: &Observer, store: &Store, at: u32) {
+        let (mask, element, wide) = match store.condition {
             When::Signs { mask, element, wide } => (mask, element, wide),
-            When::Opmask { mask, element } => return self.log_opmask(observer, mask, element, at),
+            When::Opmask { mask, element } | When::Packed { mask, element } => {
+                return self.log_opmask(observer, mask, store.size / u32::from(element), at);
+            }
             _ => return,
         };
         // vmovmskps/vmovmskpd/vpmovmskb work, mask
@@ -401,14 +413,44 @@ impl Generator<'_> {
         }
     }
 
-    /// `kmovw work, mask` or, for bytes, `kmovq`; stores it.
-    fn log_opmask(&mut self, observer: &Observer, mask: u8, element: u8, at: u32) {
+    /// `kmovw work, mask` or, for more than 16 elements, `kmovq`; stores it.
+    fn log_opmask(&mut self, observer: &Observer, mask: u8, elements: u32, at: u32) {
         let reg = observer.work;
         let high = (!(reg >> 3) & 1) << 7 | 0x60;
         // Sixteen bits are there wherever opmasks are; more come with masked bytes and words.
-        let last = if element < 4 { 0xFB } else { 0x78 };
+        let last = if elements > 16 { 0xFB } else { 0x78 };
         self.hot.raw(&[0xC4, high | 1, last, 0x93, 0xC0 | (reg & 7) << 3 | mask]);
         self.hot.store(in_record(observer, at), reg);
+    }
+
+    /// Logs all of a scatter but its address before it runs: it clears its mask. A later element overwrites an earlier one, as in
+    /// memory.
+    fn log_scatter(&mut self, observer: &mut Observer, scatter: &Scatter, contents: Contents) -> Condition {
+        let &Scatter { indices_size, index, scale, element, .. } = scatter;
+        let (at, indices) = (observer.take(8), observer.take(indices_size));
+        self.log_opmask(observer, scatter.mask, indices_size / u32::from(index), at);
+        self.evex_store(in_record(observer, indices), scatter.indices, indices_size);
+        if let Contents::Logged { at } = contents {
+            self.evex_store(in_record(observer, at), scatter.elements, scatter.elements_size);
+        }
+        Condition::Scatter { at, indices, index, scale, element }
+    }
+
+    /// Makes the store of `step` again, into the record.
+    fn store_again(&mut self, observer: &Observer, step: &Step, at: u32) {
+        let mut instr = step.instr;
+        let place = in_record(observer, at);
+        instr.set_segment_prefix(Register::None);
+        instr.set_memory_base(Register::RAX + u32::from(observer.pointer));
+        instr.set_memory_index(Register::None);
+        instr.set_memory_index_scale(1);
+        instr.set_memory_displ_size(8);
+        instr.set_memory_displacement64(i64::from(place.disp) as u64);
+        let mut encoder = Encoder::new(64);
+        match encoder.encode(&instr, self.hot.here().0) {
+            Ok(_) => self.hot.raw(&encoder.take_buffer()),
+            Err(_) => self.hot.overflow = true,
+        }
     }
 
     /// `vmovups [place], register` in the EVEX form, of any size and any of 32 registers.

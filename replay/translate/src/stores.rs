@@ -40,6 +40,8 @@ pub(crate) enum Value {
     },
     /// In memory only.
     Memory,
+    /// What the instruction stores at an address without a segment: it is made again.
+    Again,
     /// A string store; its block logs it at the end.
     String(StringOp),
     /// A state image; the supervisor logs it.
@@ -65,6 +67,13 @@ pub(crate) enum When {
         mask: u8,
         element: u8,
     },
+    /// As many of the first elements as an opmask register has bits set for elements.
+    Packed {
+        mask: u8,
+        element: u8,
+    },
+    /// Elements whose bit is set in an opmask register, each at the address that its own index tells.
+    Scatter(Scatter),
     /// Elements whose sign bit is set in a vector register.
     Signs {
         mask: u8,
@@ -73,10 +82,34 @@ pub(crate) enum When {
     },
 }
 
+/// What scatters have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Scatter {
+    pub mask: u8,
+    /// The vector register of indices, and how long that is.
+    pub indices: u8,
+    pub indices_size: u32,
+    /// Bytes in an index.
+    pub index: u8,
+    pub scale: u8,
+    /// The vector register of elements, and how long that is.
+    pub elements: u8,
+    pub elements_size: u32,
+    pub element: u8,
+}
+
 impl Store {
     /// Whether its block logs it in its own way and must hold no other store.
     pub(crate) fn is_bulk(&self) -> bool {
         matches!(self.value, Value::String(_) | Value::State(_))
+    }
+
+    /// How many bytes its contents take in a record: of a scatter, a whole register.
+    pub(crate) fn room(&self) -> u32 {
+        match self.condition {
+            When::Scatter(scatter) => scatter.elements_size,
+            _ => self.size,
+        }
     }
 }
 
@@ -113,6 +146,10 @@ pub(crate) fn stores(
     }
     let written = registers(info, is_write);
     for memory in info.used_memory().iter().filter(|memory| is_write(memory.access())) {
+        if memory.vsib_size() != 0 {
+            found.push(scatter(instr, memory)?);
+            continue;
+        }
         let before = operand(instr, memory)?;
         let bit = bit_register(instr);
         if bit.is_some() && before.segment.is_some() {
@@ -171,15 +208,53 @@ fn bit_register(instr: &Instruction) -> Option<u8> {
     }
 }
 
-fn operand(instr: &Instruction, memory: &UsedMemory) -> Result<Mem, &'static str> {
-    if memory.vsib_size() != 0 {
-        return Err("a scatter");
+fn scatter(instr: &Instruction, memory: &UsedMemory) -> Result<Store, &'static str> {
+    let displacement = memory.displacement();
+    let mut before = match gpr(memory.base()) {
+        Some(base) => {
+            let disp = i32::try_from(displacement as i64).map_err(|_| "a large displacement")?;
+            Mem::at(base, disp)
+        }
+        None => Mem::rip(displacement),
+    };
+    before.segment = segment(memory);
+    if memory.address_size() == CodeSize::Code32 {
+        return Err("32-bit addresses");
     }
-    let segment = match memory.segment() {
+    let (indices, elements) = (instr.memory_index(), instr.op1_register());
+    let (index, element) = (memory.vsib_size(), memory.memory_size().size() as u32);
+    let (indices_size, elements_size) = (indices.size() as u32, elements.size() as u32);
+    let count = (indices_size / index).min(elements_size / element.max(1));
+    let scatter = Scatter {
+        mask: instr.op_mask().number() as u8,
+        indices: indices.number() as u8,
+        indices_size,
+        index: index as u8,
+        scale: memory.scale() as u8,
+        elements: elements.number() as u8,
+        elements_size,
+        element: element as u8,
+    };
+    Ok(Store {
+        before,
+        after: None,
+        bit: None,
+        size: count * element,
+        value: vector(instr, elements),
+        condition: When::Scatter(scatter),
+    })
+}
+
+fn segment(memory: &UsedMemory) -> Option<u8> {
+    match memory.segment() {
         Register::FS => Some(0x64),
         Register::GS => Some(0x65),
         _ => None,
-    };
+    }
+}
+
+fn operand(instr: &Instruction, memory: &UsedMemory) -> Result<Mem, &'static str> {
+    let segment = segment(memory);
     if instr.is_ip_rel_memory_operand() && matches!(memory.base(), Register::RIP | Register::None) {
         return Ok(Mem { segment, ..Mem::rip(instr.ip_rel_memory_address()) });
     }
@@ -231,15 +306,7 @@ fn condition(instr: &Instruction, access: OpAccess) -> Result<When, &'static str
     let signs =
         |mask: Register, element: u8| When::Signs { mask: mask.number() as u8, element, wide: mask.is_ymm() };
     if instr.op_mask() != Register::None {
-        let mask = instr.op_mask().number() as u8;
-        let element = match instr.mnemonic() {
-            Mnemonic::Vmovdqu8 => 1,
-            Mnemonic::Vmovdqu16 => 2,
-            Mnemonic::Vmovdqu32 | Mnemonic::Vmovdqa32 | Mnemonic::Vmovups | Mnemonic::Vmovaps => 4,
-            Mnemonic::Vmovdqu64 | Mnemonic::Vmovdqa64 | Mnemonic::Vmovupd | Mnemonic::Vmovapd => 8,
-            _ => return Err("a store under an opmask"),
-        };
-        return Ok(When::Opmask { mask, element });
+        return masked(instr).ok_or("a store under an opmask");
     }
     match instr.mnemonic() {
         Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => Ok(When::ZeroFlag),
@@ -251,10 +318,48 @@ fn condition(instr: &Instruction, access: OpAccess) -> Result<When, &'static str
     }
 }
 
+fn masked(instr: &Instruction) -> Option<When> {
+    use Mnemonic as M;
+    let mask = instr.op_mask().number() as u8;
+    let packed = match instr.mnemonic() {
+        M::Vpcompressb => Some(1),
+        M::Vpcompressw => Some(2),
+        M::Vpcompressd | M::Vcompressps => Some(4),
+        M::Vpcompressq | M::Vcompresspd => Some(8),
+        _ => None,
+    };
+    if let Some(element) = packed {
+        return Some(When::Packed { mask, element });
+    }
+    let element = match instr.mnemonic() {
+        M::Vmovdqu8 => 1,
+        M::Vmovdqu16 | M::Vmovsh | M::Vcvtps2ph => 2,
+        M::Vmovdqu32 | M::Vmovdqa32 | M::Vmovups | M::Vmovaps | M::Vmovss => 4,
+        M::Vmovdqu64 | M::Vmovdqa64 | M::Vmovupd | M::Vmovapd | M::Vmovsd => 8,
+        M::Vpmovwb | M::Vpmovswb | M::Vpmovuswb | M::Vpmovdb | M::Vpmovsdb | M::Vpmovusdb => 1,
+        M::Vpmovqb | M::Vpmovsqb | M::Vpmovusqb => 1,
+        M::Vpmovdw | M::Vpmovsdw | M::Vpmovusdw | M::Vpmovqw | M::Vpmovsqw | M::Vpmovusqw => 2,
+        M::Vpmovqd | M::Vpmovsqd | M::Vpmovusqd => 4,
+        M::Vextractf32x4 | M::Vextracti32x4 | M::Vextractf32x8 | M::Vextracti32x8 => 4,
+        M::Vextractf64x2 | M::Vextracti64x2 | M::Vextractf64x4 | M::Vextracti64x4 => 8,
+        _ => return None,
+    };
+    Some(When::Opmask { mask, element })
+}
+
 fn value(instr: &Instruction, condition: When) -> Value {
+    use Mnemonic as M;
     match (instr.mnemonic(), condition) {
-        (Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu, _) => return vector(instr, instr.op1_register()),
-        (_, When::Opmask { .. }) => return vector(instr, instr.op1_register()),
+        (M::Maskmovdqu | M::Vmaskmovdqu, _) => return vector(instr, instr.op1_register()),
+        // An aligned form would fault in a record.
+        (
+            M::Vmovdqu8 | M::Vmovdqu16 | M::Vmovdqu32 | M::Vmovdqu64 | M::Vmovdqa32 | M::Vmovdqa64,
+            When::Opmask { .. },
+        )
+        | (M::Vmovups | M::Vmovupd | M::Vmovaps | M::Vmovapd, When::Opmask { .. }) => {
+            return vector(instr, instr.op1_register());
+        }
+        (_, When::Opmask { .. } | When::Packed { .. }) => return Value::Again,
         (_, When::Signs { .. }) => return vector(instr, instr.op2_register()),
         _ => {}
     }

@@ -165,6 +165,52 @@ fn vector_and_masked_stores() {
     });
 }
 
+/// Indices below 32 in every vector register that scatters use, and bits of general registers in the masks, which are used up.
+fn before_scatters(asm: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
+    asm.mov(eax, 31)?;
+    asm.vpbroadcastd(zmm20, eax)?;
+    asm.vpandd(zmm16, zmm16, zmm20)?;
+    asm.vpsrad(zmm18, zmm16, 1)?;
+    asm.vpmovzxdq(zmm17, ymm16)?;
+    asm.kmovw(k1, ebx)?;
+    asm.kmovw(k2, ecx)?;
+    asm.kmovw(k3, edx)?;
+    asm.kmovw(k4, esi)?;
+    asm.kmovd(k5, edi)?;
+    asm.kmovw(k6, r8d)
+}
+
+#[test]
+fn scatters_and_packed_stores() {
+    let has = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq");
+    if !has || !is_x86_feature_detected!("avx512vl") || !is_x86_feature_detected!("avx512vbmi2") {
+        eprintln!("skipped: the processor lacks some of AVX-512");
+        return;
+    }
+    case(40, 8, |asm, _| {
+        before_scatters(asm)?;
+        asm.vpscatterdd(ptr(rsp + zmm16 * 4 + 64).k1(), zmm3)?;
+        asm.vpscatterqd(ptr(rsp + zmm17 * 8).k2(), ymm4)?;
+        asm.vscatterdpd(ptr(rsp + ymm18 * 8 + 3).k3(), zmm5)?;
+        asm.vscatterqpd(ptr(rsp + xmm17).k4(), xmm21)?;
+        asm.vpcompressd(zmmword_ptr(rsp + 600).k5(), zmm7)?;
+        asm.vpcompressb(ymmword_ptr(rsp + 700).k5(), ymm8)?;
+        asm.vcompresspd(xmmword_ptr(rsp + 764).k6(), xmm30)?;
+        asm.syscall()
+    });
+    case(40, 8, |asm, _| {
+        before_scatters(asm)?;
+        asm.vpmovqb(qword_ptr(rsp + 1).k1(), zmm9)?;
+        asm.vpmovdw(ymmword_ptr(rsp + 16).k2(), zmm10)?;
+        asm.vpmovuswb(ymmword_ptr(rsp + 64).k3(), zmm11)?;
+        asm.vextracti32x4(xmmword_ptr(rsp + 100).k4(), zmm12, 2)?;
+        asm.vcvtps2ph(ymmword_ptr(rsp + 128).k5(), zmm17, 0)?;
+        asm.vmovss(dword_ptr(rsp + 165).k6(), xmm1)?;
+        asm.vmovaps(zmmword_ptr(rsp + 192).k1(), zmm31)?;
+        asm.syscall()
+    });
+}
+
 #[test]
 fn saved_state() {
     case(30, 4, |asm, _| {
