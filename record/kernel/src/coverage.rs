@@ -172,6 +172,7 @@ fn map_text(call: MapCall) -> &'static str {
         MapCall::Brk => "moves the heap's end",
         MapCall::Discard => "drops pages",
         MapCall::DiscardLater => "drops pages at once",
+        MapCall::Remove => "takes out what it shows",
         MapCall::ForkRule => "decides what a child gets",
         MapCall::Shmat => "attaches",
         MapCall::Shmdt => "detaches",

@@ -251,6 +251,8 @@ pub enum MapCall {
     Discard,
     /// `madvise(MADV_FREE)`: the kernel may drop contents later, unseen. The recorder makes it `MADV_DONTNEED`.
     DiscardLater,
+    /// `madvise(MADV_REMOVE)`: what shared mappings show is taken out of the object behind them.
+    Remove,
     /// `madvise` whose advice decides what a forked child gets.
     ForkRule,
     /// `shmat`

@@ -200,10 +200,13 @@ pub(crate) fn uncovered(
     kind: MapCall,
     call: &Call,
 ) -> Result<Vec<MemWrite>, StopError> {
+    let [addr, old, new, ..] = call.args;
+    if kind == MapCall::Remove {
+        return removed(core, task, (addr, old));
+    }
     if !core.follow.any_hot() || (kind == MapCall::Mremap && !call.succeeded()) {
         return Ok(Vec::new());
     }
-    let [addr, old, new, ..] = call.args;
     let range = match kind {
         MapCall::Discard | MapCall::DiscardLater => GuestRange::new(GuestAddr(addr), old),
         MapCall::Mremap => {
@@ -217,6 +220,18 @@ pub(crate) fn uncovered(
     let stale = followers.iter().filter(|follower| follower.base != follower.file.version.get());
     let mut writes = Vec::new();
     for piece in stale.map(|follower| follower.range.intersect(range)).filter(|piece| !piece.is_empty()) {
+        copy_readable(core, &task.space, piece, &mut writes)?;
+    }
+    Ok(writes)
+}
+
+/// What shared mappings show in a range of which contents were removed, also by a call that failed of a later part of it.
+fn removed(core: &mut Core, task: &Task, (addr, len): (u64, u64)) -> Result<Vec<MemWrite>, StopError> {
+    let range = GuestRange { start: GuestAddr(addr), end: GuestAddr(addr.saturating_add(len)) };
+    let shared = task.space.shared.borrow();
+    let shown = shared.iter().map(|shared| shared.range.intersect(range).pages());
+    let mut writes = Vec::new();
+    for piece in shown.filter(|piece| !piece.is_empty()) {
         copy_readable(core, &task.space, piece, &mut writes)?;
     }
     Ok(writes)

@@ -42,8 +42,9 @@ pub(crate) fn ops(
             mremap(task, range, changed, fourth)?
         }
         MapCall::Discard | MapCall::DiscardLater => MapOp::Discard { range },
-        // Only advice that undoes what is never done gets this far.
-        MapCall::ForkRule => return Ok(Vec::new()),
+        // What it removes is told by bytes: all that show the object see them change. Of the other advice, only what undoes what is never done
+        // gets this far.
+        MapCall::Remove | MapCall::ForkRule => return Ok(Vec::new()),
         MapCall::Shmat => return sysv::attach(core, task, call),
         MapCall::Shmdt => return Ok(sysv::detach(task, call)),
     };

@@ -29,10 +29,10 @@ pub enum Pointer {
 }
 
 /// The memory that a call about to run may write through pointers, structures that hold such pointers included. `None` where it
-/// must write in place (words by which tasks wait for each other), where that is not described, or where its arguments cannot be
-/// read, so that it is about to fail.
+/// must use the memory in place (words by which tasks wait for each other, pages that a pipe refers to), where that is not described, or
+/// where its arguments cannot be read, so that it is about to fail.
 pub fn places(call: &Call, mem: &dyn GuestMemory) -> Option<Vec<Place>> {
-    if call.nr == FUTEX {
+    if IN_PLACE.contains(&call.nr) {
         return None;
     }
     let Described { args, effect, .. } = describe(call).ok()?;
@@ -45,6 +45,9 @@ pub fn places(call: &Call, mem: &dyn GuestMemory) -> Option<Vec<Place>> {
 }
 
 const FUTEX: u32 = table::number("futex");
+/// A pipe that memory is put into shows what that holds when it is read.
+const VMSPLICE: u32 = table::number("vmsplice");
+const IN_PLACE: [u32; 2] = [FUTEX, VMSPLICE];
 const POLL: u32 = table::number("poll");
 /// `struct mmsghdr`.
 const MESSAGE: u64 = message::ENTRY;
@@ -231,9 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn words_that_tasks_wait_by_are_written_in_place() {
+    fn what_others_look_at_meanwhile_is_used_in_place() {
         let lock_pi = Call::finished(FUTEX, [0x1000, 6, 0, 0, 0, 0], 0);
         assert_eq!(places(&lock_pi, &Bytes::default()), None);
+        let vmsplice = Call::finished(VMSPLICE, [3, 0x1000, 0, 0, 0, 0], 0);
+        assert_eq!(places(&vmsplice, &Bytes::default()), None);
     }
 
     #[test]
@@ -241,7 +246,9 @@ mod tests {
         let mut mem = Bytes::default();
         mem.zero(0x1000, 0x2_0000);
         let waits = table::all().filter(|row| row.class == Class::MayBlock && row.requests.is_none());
-        for row in waits.filter(|row| row.nr != FUTEX && row.effect != Effect::Hand(Hand::Restart)) {
+        for row in
+            waits.filter(|row| !IN_PLACE.contains(&row.nr) && row.effect != Effect::Hand(Hand::Restart))
+        {
             let call = Call::enter(row.nr, [0x1000; 6], &mem);
             assert!(places(&call, &mem).is_some(), "{}", row.name);
         }

@@ -55,9 +55,7 @@ const ADVICE: &[Request] = &[
     req(8, "MADV_FREE", &[])
         .map(MapCall::DiscardLater)
         .partial("pages are dropped at once, as by MADV_DONTNEED"),
-    req(9, "MADV_REMOVE", &[])
-        .map(MapCall::Discard)
-        .partial("other mappings of the same file are not seen to change"),
+    req(9, "MADV_REMOVE", &[]).map(MapCall::Remove),
     req(10, "MADV_DONTFORK", &[]).emulate(Errno::EINVAL, FORK),
     req(11, "MADV_DOFORK", &[]).map(MapCall::ForkRule),
     req(12, "MADV_MERGEABLE", &[]),

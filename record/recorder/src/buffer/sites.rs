@@ -321,9 +321,12 @@ pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
         MapCall::Mremap => [(addr, len.max(third)), (fifth, third)],
         // Whatever its length.
         MapCall::Shmat | MapCall::Shmdt => [(addr, u64::MAX), (0, 0)],
-        MapCall::Mmap | MapCall::Munmap | MapCall::Mprotect | MapCall::Discard | MapCall::DiscardLater => {
-            [(addr, len), (0, 0)]
-        }
+        MapCall::Mmap
+        | MapCall::Munmap
+        | MapCall::Mprotect
+        | MapCall::Discard
+        | MapCall::DiscardLater
+        | MapCall::Remove => [(addr, len), (0, 0)],
     };
     let mut buffer = task.space.buffer.borrow_mut();
     let changes = |range: GuestRange, at: u64| range.overlaps(GuestRange::new(GuestAddr(at), LONGEST));
