@@ -82,6 +82,13 @@ pub const MOST_POLLED: u64 = 32;
 pub const VECTORS_END: u64 = VECTORS + 0x100;
 /// A `struct timespec` of no time.
 pub const NO_TIME: u64 = VECTORS_END + 16;
+/// Where mappings lie that are more than memory of the program's own, two words each: the first address, and the one behind the last. In
+/// ascending order; where they end, the first is [`NO_AREA`].
+pub const AREAS: u64 = NO_TIME + 16;
+/// Most of them, besides their end.
+pub const MOST_AREAS: usize = 100;
+/// No area begins here.
+pub const NO_AREA: u64 = u64::MAX;
 /// Length of the state in bytes.
 pub const STATE_LEN: u64 = 0x1000;
 /// Where calls are noted.
@@ -150,6 +157,10 @@ pub enum Form {
     Send = 12,
     /// `futex` that waits for ever, where the word is not as expected. (To wait for no time takes long.)
     Compare = 13,
+    /// `mprotect`, `munmap`, `madvise` that drops contents: of no [`AREAS`]. One that fails is made again, stopped at.
+    Range = 14,
+    /// `mmap`, of memory of the program's own, and over no [`AREAS`]. Likewise.
+    Fresh = 15,
 }
 
 /// How much a call writes.

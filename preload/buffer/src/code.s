@@ -278,6 +278,9 @@ backstory_buffer_forms:
     je .Lsend
     cmp ecx, 0xd0
     je .Lcompare
+    cmp ecx, 0xe0
+    je .Lwhere
+    ja .Lfresh
     jmp .Lask_first
 .Lno_time:
     xor r10d, r10d
@@ -306,6 +309,40 @@ backstory_buffer_forms:
     mov r8, rdi
     xor edx, edx
     xor r10d, r10d
+    jmp .Lcall
+    // Mappings that are nothing but memory of the program's own.
+.Lfresh:
+    mov rcx, r10
+    and rcx, {NOT_FRESH}
+    cmp rcx, {MAP_PRIVATE_ANONYMOUS}
+    jne .Lleave
+    test r10d, {MAP_FIXED}
+    jz .Lprotection
+.Lwhere:
+    mov rcx, rdi
+    add rcx, rsi
+    jc .Lleave
+    mov r12d, {AREAS}
+2:
+    cmp rcx, [r12]
+    jbe 3f
+    cmp rdi, [r12 + 8]
+    jb .Lleave
+    add r12d, 16
+    jmp 2b
+3:
+    cmp eax, {MUNMAP}
+    je .Lcall
+    ja 4f
+.Lprotection:
+    test rdx, {NO_PROTECTION}
+    jnz .Lleave
+    jmp .Lcall
+    // What might be dropped later, unseen, is dropped now.
+4:
+    cmp edx, {MADV_FREE}
+    jne .Lcall
+    mov edx, {MADV_DONTNEED}
     jmp .Lcall
 .Lalone:
     cmp dword ptr [{ALONE}], 0
@@ -456,6 +493,8 @@ backstory_buffer_forms:
     je .Lsent
     cmp ecx, 0xd0
     je .Lcompared
+    cmp ecx, 0xe0
+    jae .Lchanged
     cmp r12d, 4
     ja .Lasked_and_made
     je .Lasked_how_much
@@ -624,6 +663,11 @@ backstory_buffer_forms:
     cmp rax, -{EAGAIN}
     je .Lmade
     jmp .Lagain
+    // What fails may have done a part.
+.Lchanged:
+    cmp rax, -4095
+    jae .Lagain
+    jmp .Lmade
 .Lno_time_at_made:
     test rax, rax
     jnz .Lmade

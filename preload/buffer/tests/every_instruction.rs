@@ -5,6 +5,7 @@
 
 extern crate backstory_buffer as buffer;
 
+mod mappings;
 mod readings;
 
 use std::collections::BTreeSet;
@@ -12,9 +13,9 @@ use std::{mem, ptr};
 
 use abi::SiteDescriptor;
 use abi::buffer::{
-    ALONE, ASKS, CALLING, CLOSES, CODE, FAULTED, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, READS, RING,
-    ROWS, Row, SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request, list_entry,
-    list_head,
+    ALONE, AREAS, ASKS, CALLING, CLOSES, CODE, FAULTED, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, READS,
+    RING, ROWS, Row, SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request,
+    list_entry, list_head,
 };
 use abi::calls::{Call, Noted};
 use buffer::{Standing, Used, standing};
@@ -73,6 +74,9 @@ fn child(scene: &Scene) -> ! {
     map(FIXED, FIXED_LEN as usize, all);
     map(STATE, WRITTEN_LEN as usize, all);
     map(GUEST, GUEST_LEN, all);
+    map(mappings::OWN, mappings::OWN_LEN, libc::PROT_READ | libc::PROT_WRITE);
+    put(mappings::OWN, b"of the program's own");
+    put(AREAS, &mappings::areas());
     put(CODE, buffer::code());
     let descriptor = SiteDescriptor { after: GUEST + 2, resume: GUEST + 2 };
     put(STUBS, &descriptor.to_bytes());
@@ -98,8 +102,9 @@ fn child(scene: &Scene) -> ! {
     put(GO, &scene.go.to_le_bytes());
     put(ALONE, &scene.alone.to_le_bytes());
     put(HEAD, &scene.head.to_le_bytes());
-    // SAFETY: plain calls; `dup2` gives the descriptors fixed numbers.
+    // SAFETY: plain calls; `dup2` gives the descriptors fixed numbers, and no other test's are there.
     unsafe {
+        libc::close_range(3, u32::MAX, 0);
         let mut fds = [0; 2];
         libc::pipe(fds.as_mut_ptr());
         libc::dup2(fds[0], 100);
@@ -157,6 +162,9 @@ fn rows() -> Vec<(u64, Row)> {
         (WRITEV, row(WRITES, 3, None, [None; 2], Form::Vectors)),
         (RECVMSG, row(READS, 3, Some((1, Size::Several)), [None; 2], Form::Message)),
         (SENDMSG, row(WRITES, 3, None, [None; 2], Form::Message)),
+        (mappings::MMAP, row(0, 6, None, [None; 2], Form::Fresh)),
+        (mappings::MPROTECT, row(0, 3, None, [None; 2], Form::Range)),
+        (mappings::MUNMAP, row(0, 2, None, [None; 2], Form::Range)),
         (SCHED_YIELD, row(0, 0, None, [None; 2], Form::Alone)),
         (EPOLL_PWAIT, row(ASKS, 6, Some((1, Size::Result(2, 12))), [Some(4), None], Form::NoTime)),
         (EPOLL_PWAIT2, row(ASKS, 6, Some((1, Size::Result(2, 12))), [Some(3), Some(4)], Form::NoTimeAt)),
@@ -170,6 +178,7 @@ fn requests() -> Vec<ByRequest> {
     let row = |needs, args, out, zero, form| Row { needs, args, out, zero, form };
     let plain = |needs, args| row(needs, args, None, [None; 2], Form::Plain);
     let ioctl = |len| row(ASKS, 3, Some((2, Size::Fixed(len))), [None; 2], Form::Plain);
+    let range = row(0, 3, None, [None; 2], Form::Range);
     let wait = |args| row(0, args, None, [Some(3), None], Form::Compare);
     vec![
         (IOCTL, false, u32::MAX, vec![(TCGETS as u32, ioctl(36)), (FIONREAD as u32, ioctl(4))]),
@@ -179,7 +188,7 @@ fn requests() -> Vec<ByRequest> {
             u32::MAX,
             vec![(libc::F_GETFD as u32, plain(ASKS, 2)), (libc::F_SETLK as u32, plain(READS, 3))],
         ),
-        (MADVISE, true, u32::MAX, vec![(0, plain(0, 3)), (3, plain(0, 3))]),
+        (MADVISE, true, u32::MAX, vec![(0, plain(0, 3)), (3, plain(0, 3)), (4, range), (8, range)]),
         (FUTEX, false, 0x7f, vec![(1, plain(0, 3)), (0, wait(4)), (9, wait(6))]),
     ]
 }
@@ -211,6 +220,8 @@ struct Scene {
     steady: bool,
     /// Whether the code makes it, and has it stopped at as it failed of its results' memory.
     faults: bool,
+    /// What is mapped in the end where mappings change, as the kernel lists it.
+    mapped: Option<Vec<String>>,
 }
 
 /// A call that is made, of which nothing is special.
@@ -311,6 +322,15 @@ impl Tracee {
         bytes
     }
 
+    /// A byte, where one can be read.
+    fn peek(&self, at: u64) -> Option<u8> {
+        let mut byte = 0;
+        let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        let remote = libc::iovec { iov_base: at as *mut _, iov_len: 1 };
+        // SAFETY: `local` describes `byte`.
+        (unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) } == 1).then_some(byte)
+    }
+
     /// Ready to begin at an address.
     fn at(scene: &Scene, rip: u64) -> Self {
         let tracee = Self::start(scene);
@@ -397,6 +417,7 @@ fn at_every_instruction(what: &str, scene: &Scene, (words, memory): ([u64; 18], 
             assert_eq!(bytes, memory, "{what}, {where_}");
         }
         noted(what, scene, tracee, words[1]);
+        mappings::as_expected(what, scene, tracee);
     };
     // Every instruction on the way, by stepping once.
     let stepped = Tracee::at(scene, STUBS + 16);
@@ -587,7 +608,7 @@ fn requests_have_rows_of_their_own() {
     left("another request", scene(IOCTL, &[108, 0x5421, DATA]));
     left("a request to an unknown file", scene(IOCTL, &[105, FIONREAD, DATA]));
     left("a lock of another kind of file", scene(FCNTL, &[104, libc::F_SETLK as u64, DATA]));
-    left("other advice", scene(MADVISE, &[DATA, 4096, 4]));
+    left("other advice", scene(MADVISE, &[DATA, 4096, 9]));
     left("another operation", scene(FUTEX, &[DATA, 0x85, 7]));
     left("not for ever", scene(FUTEX, &[DATA, 0x80, 3, DATA + 16]));
 }

@@ -81,7 +81,8 @@ memory that is shared with a process outside the recording, or with a device.
 *Without a stop* marks calls that a program makes itself, from code of the recorder's, where its descriptors are good for that and it would
 not wait; else they stop, as all others always do. Stopped at are calls whose effects the recorder must see or undo:
 
-- those that change mappings, among them `madvise` that drops contents: a replay has to do the same at that moment
+- those that change mappings, among them `madvise` that drops contents, where these are more than memory of the program's own: files,
+  what is shared, stacks that grow
 - those that make, replace or end tasks, change what signals do, or what another task may see of this one
 - `dup2`, `dup3`, `close_range`, `F_SETFL`, `FIONBIO` and others after which a descriptor may be good for something else; writes to files
   that mappings show; writes to the run's own output

@@ -1,7 +1,7 @@
 //! Calls that a recorded program may make without a stop: their rows, as far as what they write can be told without a table.
 
 use crate::requests::{Key, Request, Requests};
-use crate::row::{Arg, Effect, Hand, Kind, Row, Size, When};
+use crate::row::{Arg, Class, Effect, Hand, Kind, MapCall, Row, Size, When};
 use crate::table;
 
 /// How a row says that its call may be made without a stop.
@@ -59,6 +59,10 @@ pub enum Form {
     Compare,
     /// It gives way, and is made where there is nobody to give way to.
     Alone,
+    /// It changes mappings, and is made where these are nothing but memory of the program's own.
+    Range,
+    /// It makes such a mapping.
+    Fresh,
 }
 
 /// A call that may be made without a stop.
@@ -105,6 +109,19 @@ pub fn inside(nr: u32, args: &[u64; 6]) -> Option<Inside> {
     }
 }
 
+/// How a call changes mappings that is made without a stop; `None` where it does not.
+pub fn changes_mappings(nr: u32, args: &[u64; 6]) -> Option<MapCall> {
+    let row = table::row(nr)?;
+    let class = match row.requests {
+        None => row.class,
+        Some(requests) => requests.find(args)?.class,
+    };
+    match class {
+        Class::Map(kind) => Some(kind),
+        _ => None,
+    }
+}
+
 /// Whether a call that would wait is tried in a form that does not.
 pub fn tried_inside(nr: u32, args: &[u64; 6]) -> bool {
     let tried = |form| match form {
@@ -115,9 +132,15 @@ pub fn tried_inside(nr: u32, args: &[u64; 6]) -> bool {
         | Form::NoTime
         | Form::NoTimeAt
         | Form::Poll => true,
-        Form::Plain | Form::Open | Form::OpenAs | Form::Close | Form::Send | Form::Compare | Form::Alone => {
-            false
-        }
+        Form::Plain
+        | Form::Open
+        | Form::OpenAs
+        | Form::Close
+        | Form::Send
+        | Form::Compare
+        | Form::Alone
+        | Form::Range
+        | Form::Fresh => false,
     };
     inside(nr, args).is_some_and(|call| tried(call.form))
 }
@@ -180,7 +203,6 @@ fn compile(args: &[Arg], effect: Effect, Mark { good, form, without }: Mark) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Class;
     use crate::table::number;
 
     fn plain(name: &str) -> Option<Inside> {
@@ -220,6 +242,10 @@ mod tests {
         assert_eq!(plain("readv"), Some(Inside { good, args: 3, out: several(1), form, ..PLAIN }));
         let form = Form::Message;
         assert_eq!(plain("recvmsg"), Some(Inside { good, args: 3, out: several(1), form, ..PLAIN }));
+        assert_eq!(plain("brk"), Some(Inside { args: 1, ..PLAIN }));
+        assert_eq!(plain("mmap"), Some(Inside { args: 6, form: Form::Fresh, ..PLAIN }));
+        assert_eq!(plain("mprotect"), Some(Inside { args: 3, form: Form::Range, ..PLAIN }));
+        assert_eq!(plain("mremap"), None);
         assert_eq!(plain("creat"), None);
         assert_eq!(super::inside(999, &[0; 6]), None);
     }
@@ -238,7 +264,8 @@ mod tests {
         );
         assert_eq!(of("fcntl", [1, 4, 0]), None);
         assert_eq!(of("madvise", [1, 4, 3]), Some(Inside { args: 3, ..PLAIN }));
-        assert_eq!(of("madvise", [1, 4, 4]), None);
+        assert_eq!(of("madvise", [1, 4, 4]), Some(Inside { args: 3, form: Form::Range, ..PLAIN }));
+        assert_eq!(of("madvise", [1, 4, 9]), None);
         let (zero, form) = ([Some(3), None], Form::Compare);
         assert_eq!(of("futex", [1, 0x80, 1]), Some(Inside { args: 4, zero, form, ..PLAIN }));
         assert_eq!(of("futex", [1, 0x81, 1]), Some(Inside { args: 3, ..PLAIN }));
@@ -255,7 +282,9 @@ mod tests {
         // What may wait does so on a descriptor, or has a form of its own.
         let form = inside.form;
         let asks_first = matches!(form, Form::Open | Form::OpenAs | Form::Poll | Form::Compare | Form::Alone);
-        assert!(class == Class::Plain || inside.good != Good::ForAnything || asks_first, "{name}");
+        let maps = matches!(form, Form::Range | Form::Fresh) || name == "brk";
+        assert_eq!(maps, matches!(class, Class::Map(_)), "{name}");
+        assert!(maps || class == Class::Plain || inside.good != Good::ForAnything || asks_first, "{name}");
         assert_eq!(changes, inside.good == Good::ForWrites, "{name}");
         let has_fd = matches!(args.first().map(|arg| arg.kind), Some(Kind::Fd));
         assert_eq!(has_fd, inside.good != Good::ForAnything || form == Form::Close, "{name}");

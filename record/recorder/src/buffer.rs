@@ -8,10 +8,12 @@
 //! Only instructions in private mappings of files that the program may not write are rewritten, and what they were is put back before a
 //! call changes such a mapping. Where others watch what a task does (tracers, filters of its own), nothing is made so.
 //!
+//! - `areas`: mappings that only the recorder may change
 //! - `files`: which descriptors are good for which calls
 //! - `reading`: what the code needs to know to read the counter, and what it cannot read
 //! - `sites`: the instructions that are rewritten
 
+mod areas;
 mod files;
 mod reading;
 mod sites;
@@ -23,14 +25,17 @@ use abi::buffer::{
     ALONE, CALLING, CODE, END, FAULTED, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN,
     ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
 };
+use abi::calls::Noted;
 use buffer::{Standing, Used};
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, TaskId, Unmapped};
-use kernel::{Class, Good, Inside, Numbered, Wrote};
+use kernel::{Call, Class, Good, Inside, Numbered, Wrote};
 use ptrace::Stopped;
 use trace::{Event, Fact, MapOp, Stop, TracedInfo};
 
 use crate::api::{self, RecordError};
 use crate::exec;
+use crate::image::ImageError;
+use crate::memmap;
 use crate::procfs;
 use crate::session::Core;
 use crate::sink::Sink;
@@ -38,6 +43,8 @@ use crate::stop::StopError;
 use crate::task::{Space, Task};
 use crate::tsc::Line;
 
+use areas::Areas;
+pub(crate) use areas::changed;
 use files::Known;
 pub(crate) use files::{is_mapped, is_plain};
 pub(crate) use reading::{after_reading, at_reading, resume, told};
@@ -104,6 +111,8 @@ struct Mapped {
     exits: BTreeMap<u64, u64>,
     /// How the time stamp counter is reckoned there.
     line: Option<Line>,
+    /// Where calls that change mappings are stopped at.
+    areas: Areas,
 }
 
 impl Buffer {
@@ -149,6 +158,8 @@ fn row(call: Inside) -> Row {
         kernel::Form::OpenAs => Form::OpenAs,
         kernel::Form::Alone => Form::Alone,
         kernel::Form::Compare => Form::Compare,
+        kernel::Form::Range => Form::Range,
+        kernel::Form::Fresh => Form::Fresh,
     };
     let out = call.out.map(|(at, wrote)| (at, size(wrote)));
     Row { needs: good(call.good), args: call.args, out, zero: call.zero, form }
@@ -196,7 +207,7 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
         .map_err(|unmapped| RecordError::Bug { what: format!("the ring of a space: {unmapped}") })?;
     inside.taken = head;
     files::forget_closed(&mut buffer.files, &bytes);
-    if let Some(last) = sink.calls(task.id, space.id, &bytes)? {
+    if let Some(last) = write(sink, task, &bytes)? {
         let Registers { rip, rax, .. } = last.after;
         task.after = match last.stop {
             Stop::Buffered => Registers { rip, rax, rcx: rip, orig_rax: u64::MAX, ..task.after },
@@ -206,6 +217,28 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
         task.at_point = true;
     }
     Ok(())
+}
+
+/// Writes calls that a task has noted; the last of them. Those that changed mappings each have an event for themselves, which says so.
+fn write(sink: &mut Sink, task: &Task, bytes: &[u8]) -> Result<Option<Event>, RecordError> {
+    let (mut last, mut from, mut at) = (None, 0, 0);
+    while let Some((noted, len)) = abi::calls::first(&bytes[at..]) {
+        if let Noted::Call(call) = noted
+            && let Some(kind) = kernel::changes_mappings(call.nr, &call.args)
+        {
+            if from < at {
+                sink.calls(task.id, task.space.id, &bytes[from..at])?;
+            }
+            let maps = memmap::of_noted(task, kind, &Call::finished(call.nr, call.args, call.result));
+            last = sink.mapping_call(task.id, task.space.id, &bytes[at..at + len], maps)?;
+            from = at + len;
+        }
+        at += len;
+    }
+    if from < bytes.len() {
+        last = sink.calls(task.id, task.space.id, &bytes[from..])?;
+    }
+    Ok(last)
 }
 
 /// A call is about to be made. From the buffer, where it could not be made: the task shall seem to stand at the instruction it has
@@ -614,6 +647,7 @@ pub(crate) fn map(task: &Task, mut stopped: Stopped) -> Result<Stopped, StopErro
     }
     stopped.set_signal_mask(mask)?;
     let mut buffer = task.space.buffer.borrow_mut();
+    let mappings = procfs::maps(task.host).map_err(ImageError::Proc)?;
     if !fits {
         tracing::debug!("a program leaves no room for the buffer");
         buffer.off = true;
@@ -623,7 +657,9 @@ pub(crate) fn map(task: &Task, mut stopped: Stopped) -> Result<Stopped, StopErro
     memory.write(GuestAddr(CODE), buffer::code())?;
     memory.write(GuestAddr(ROWS), &rows())?;
     files::tell_all(memory, &buffer.files)?;
+    let areas = Areas::of(&mappings);
+    areas.tell(memory)?;
     memory.write(GuestAddr(GO), &1u32.to_le_bytes())?;
-    buffer.inside = Some(Box::new(Mapped { go: true, ..Mapped::default() }));
+    buffer.inside = Some(Box::new(Mapped { go: true, areas, ..Mapped::default() }));
     Ok(stopped)
 }

@@ -11,7 +11,7 @@ use crate::image::ImageError;
 use crate::session::Core;
 use crate::stop::StopError;
 use crate::task::Task;
-use crate::{procfs, shared, sysv, unrepeatable};
+use crate::{buffer, procfs, shared, sysv, unrepeatable};
 
 /// End of user space as programs get it.
 pub(crate) const USER_END: u64 = 1 << 47;
@@ -26,6 +26,7 @@ pub(crate) fn ops(
     if !call.succeeded() {
         return failed(task, kind, call);
     }
+    buffer::changed(task, kind, call);
     let [addr, len, third, fourth, ..] = call.args;
     let range = GuestRange::new(GuestAddr(addr), len).pages();
     let mut changed = range;
@@ -59,6 +60,22 @@ pub(crate) fn ops(
         ops.extend(unrepeatable::after_map(core, task, changed));
     }
     Ok(ops)
+}
+
+/// The map operations of a call that was made without a stop: it succeeded, and concerned nothing but memory of the program's own.
+pub(crate) fn of_noted(task: &Task, kind: MapCall, call: &Call) -> Vec<MapOp> {
+    task.space.remapped.set(true);
+    let [addr, len, third, ..] = call.args;
+    let range = GuestRange::new(GuestAddr(addr), len).pages();
+    let op = match kind {
+        MapCall::Mmap => return vec![zeroes(call, String::new())],
+        MapCall::Brk => return brk(task, GuestAddr(call.result as u64)).into_iter().collect(),
+        MapCall::Munmap => MapOp::Unmap { range },
+        MapCall::Mprotect => MapOp::Protect { range, prot: Prot::from_bits(third) },
+        MapCall::Discard | MapCall::DiscardLater => MapOp::Discard { range },
+        MapCall::Mremap | MapCall::ForkRule | MapCall::Shmat | MapCall::Shmdt => return Vec::new(),
+    };
+    if range.is_empty() { Vec::new() } else { vec![op] }
 }
 
 /// The map operations of a call that failed: it may have done a part before it met what it failed of, so they are what there is.
@@ -128,10 +145,11 @@ pub(crate) fn fork_rule(args: &[u64; 6]) -> Option<i64> {
     matches!(args[2] as i32, DONTFORK | WIPEONFORK).then_some(kernel::Errno::EINVAL.as_result())
 }
 
+const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
+const MAP_TYPE: u64 = 0xf;
+
 fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<Vec<MapOp>, StopError> {
-    const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
-    const MAP_TYPE: u64 = 0xf;
-    let [_, len, prot, flags, fd, _] = call.args;
+    let [_, len, _, flags, fd, _] = call.args;
     let range = GuestRange::new(GuestAddr(call.result as u64), len).pages();
     let shared = flags & MAP_TYPE & MAP_SHARED != 0;
     let has = |flag: i32| flags & flag as u64 != 0;
@@ -145,15 +163,22 @@ fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<Vec<MapOp>, Sto
     } else if shared {
         shared::map_anonymous(task, range);
     }
-    Ok(vec![MapOp::Map {
-        range,
+    Ok(vec![zeroes(call, name)])
+}
+
+/// A new mapping, which begins as zeroes.
+fn zeroes(call: &Call, name: String) -> MapOp {
+    let [_, len, prot, flags, ..] = call.args;
+    let has = |flag: i32| flags & flag as u64 != 0;
+    MapOp::Map {
+        range: GuestRange::new(GuestAddr(call.result as u64), len).pages(),
         prot: Prot::from_bits(prot),
-        shared,
+        shared: flags & MAP_TYPE & MAP_SHARED != 0,
         grows_down: has(libc::MAP_GROWSDOWN),
         no_reserve: has(libc::MAP_NORESERVE),
         backing: Backing::Zero,
         name,
-    }])
+    }
 }
 
 /// The operations for a mapping of a file; `None` where it is of zeroes.

@@ -159,6 +159,18 @@ impl Sink {
         self.writer.batch(task, space, bytes)
     }
 
+    /// Writes one such call, with what it changed about mappings; its event.
+    pub(crate) fn mapping_call(
+        &mut self,
+        task: TaskId,
+        space: SpaceId,
+        bytes: &[u8],
+        maps: Vec<MapOp>,
+    ) -> Result<Option<Event>, WriteError> {
+        self.announce_all()?;
+        self.writer.mapping_call(task, space, bytes, maps)
+    }
+
     fn announce_all(&mut self) -> Result<(), WriteError> {
         while !self.begun.is_empty() {
             self.announce_at(0)?;

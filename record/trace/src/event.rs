@@ -51,7 +51,8 @@ pub enum Stop {
     /// replay finds how many instructions lead there. `before` is compared in full.
     Point,
     /// A `syscall` instruction as at [`Stop::Syscall`], made without a stop ([`Fact::Syscall`]). Only `rip`, `rax` and the registers of the
-    /// arguments that the call has were noted: the others are 0, and not compared. See [`Event::completed`].
+    /// arguments that the call has were noted: the others are 0, and not compared. See [`Event::completed`]. Since version 1.8 also a call
+    /// that changes mappings.
     Buffered,
     /// An `int 0x80` at `before.rip`, a call of the 32-bit table: `before.rax` is its number there, and no register is overwritten. The call
     /// ([`Fact::Syscall`] and the like) is that of the 64-bit table which does the same. Since version 1.5.

@@ -13,7 +13,7 @@ pub struct Version {
 
 impl Version {
     /// The version this build writes.
-    pub const CURRENT: Self = Self { major: 1, minor: 7 };
+    pub const CURRENT: Self = Self { major: 1, minor: 8 };
 }
 
 /// Written before the first event.

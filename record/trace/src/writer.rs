@@ -208,6 +208,20 @@ impl TraceWriter {
         Ok(Some(last))
     }
 
+    /// Appends the one call among such `bytes`, with what it changed about mappings: an event of its own. Returns it.
+    pub fn mapping_call(
+        &mut self,
+        task: TaskId,
+        space: SpaceId,
+        bytes: &[u8],
+        maps: Vec<MapOp>,
+    ) -> Result<Option<Event>, WriteError> {
+        let Some((event, _)) = batch::take_first((task, space), 0, bytes) else { return Ok(None) };
+        let event = Event { maps, ..event };
+        self.event(&event)?;
+        Ok(Some(event))
+    }
+
     /// Puts bytes into the payload stream, for events that refer to them.
     pub fn payload(&mut self, bytes: &[u8]) -> Result<Data, WriteError> {
         let Ok(len) = u32::try_from(bytes.len()) else {

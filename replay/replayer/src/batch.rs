@@ -132,7 +132,8 @@ enum Unstopped {
 fn unstopped(event: &Event) -> Option<Unstopped> {
     let after = GuestAddr(event.after.rip);
     match (event.stop, &event.fact) {
-        (Stop::Buffered, Fact::Syscall(info)) => Some(Unstopped::Call(after, *info)),
+        // What changes mappings is done by itself.
+        (Stop::Buffered, Fact::Syscall(info)) if event.maps.is_empty() => Some(Unstopped::Call(after, *info)),
         (Stop::BufferedInstruction(kind), _) => {
             let ticks = event.after.rdx << 32 | event.after.rax;
             let processor = (kind == Trapped::Rdtscp).then_some(event.after.rcx as u32);

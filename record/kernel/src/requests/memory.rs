@@ -2,7 +2,7 @@
 
 use super::{Key, Request, Requests, UnknownRequest, request as req};
 use crate::errno::Errno;
-use crate::inside::Good;
+use crate::inside::{Form, Good};
 use crate::row::{Hand, MapCall, Size};
 use crate::structs::*;
 use crate::table::build::*;
@@ -46,14 +46,18 @@ const GUARD: &str = "guard pages are not modelled; programs fall back to mprotec
 const FORK: &str = "a child would get other memory than its parent's";
 const POISON: &str = "it takes memory away from the machine";
 
+/// What drops contents may be made without a stop where they are memory of the program's own.
+const fn dropped(request: Request) -> Request {
+    request.inside_as(Good::ForAnything, Form::Range, [None; 2])
+}
+
 const ADVICE: &[Request] = &[
     req(0, "MADV_NORMAL", &[]).inside(Good::ForAnything),
     req(1, "MADV_RANDOM", &[]).inside(Good::ForAnything),
     req(2, "MADV_SEQUENTIAL", &[]).inside(Good::ForAnything),
     req(3, "MADV_WILLNEED", &[]).inside(Good::ForAnything),
-    req(4, "MADV_DONTNEED", &[]).map(MapCall::Discard),
-    req(8, "MADV_FREE", &[])
-        .map(MapCall::DiscardLater)
+    dropped(req(4, "MADV_DONTNEED", &[]).map(MapCall::Discard)),
+    dropped(req(8, "MADV_FREE", &[]).map(MapCall::DiscardLater))
         .partial("pages are dropped at once, as by MADV_DONTNEED"),
     req(9, "MADV_REMOVE", &[]).map(MapCall::Remove),
     req(10, "MADV_DONTFORK", &[]).emulate(Errno::EINVAL, FORK),

@@ -3,6 +3,7 @@
 use super::build::*;
 use crate::errno::Errno;
 use crate::flags::*;
+use crate::inside::{Form, Good};
 use crate::requests::{MADVISE, SHMCTL};
 use crate::row::{Arg, Hand, Kind, MapCall, Row, Size, When};
 use crate::structs::*;
@@ -13,10 +14,15 @@ pub(super) const ROWS: &[Row] = &[
         "mmap",
         &[hex("addr"), uint("length"), flags("prot", &PROT), flags("flags", &MAP), fd("fd"), hex("offset")],
     )
-    .map(MapCall::Mmap),
-    row(10, "mprotect", &[hex("addr"), uint("length"), flags("prot", &PROT)]).map(MapCall::Mprotect),
-    row(11, "munmap", &[hex("addr"), uint("length")]).map(MapCall::Munmap),
-    row(12, "brk", &[hex("addr")]).map(MapCall::Brk),
+    .map(MapCall::Mmap)
+    .inside_as(Good::ForAnything, Form::Fresh),
+    row(10, "mprotect", &[hex("addr"), uint("length"), flags("prot", &PROT)])
+        .map(MapCall::Mprotect)
+        .inside_as(Good::ForAnything, Form::Range),
+    row(11, "munmap", &[hex("addr"), uint("length")])
+        .map(MapCall::Munmap)
+        .inside_as(Good::ForAnything, Form::Range),
+    row(12, "brk", &[hex("addr")]).map(MapCall::Brk).inside(Good::ForAnything),
     row(
         25,
         "mremap",
