@@ -589,7 +589,7 @@ pub(crate) fn after_call(
         }
         _ => needs,
     };
-    if good & needs != needs && good & tried != tried {
+    if good & needs != needs && good & tried != tried || areas::concerns_others(task, call.form, &args) {
         return Vec::new();
     }
     met(core, task, regs.rip.wrapping_sub(INSTRUCTION))

@@ -4,9 +4,10 @@
 
 use abi::buffer::{AREAS, END, MOST_AREAS, NO_AREA};
 use guest::{GuestAddr, GuestRange};
-use kernel::{Call, MapCall};
+use kernel::{Call, Form, MapCall};
 use ptrace::Memory;
 
+use crate::follow;
 use crate::procfs::{self, Mapping};
 use crate::task::Task;
 
@@ -87,6 +88,19 @@ fn is_fresh(flags: u64) -> bool {
     const ANONYMOUS: i32 = libc::MAP_ANONYMOUS;
     let more = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
     flags as i32 & (TYPE | ANONYMOUS | more) == libc::MAP_PRIVATE | ANONYMOUS
+}
+
+/// Whether a call, which changes mappings if its form says so, is one that had to be stopped at.
+pub(super) fn concerns_others(task: &Task, form: Form, args: &[u64; 6]) -> bool {
+    let range = GuestRange::new(GuestAddr(args[0]), args[1]).pages();
+    match form {
+        Form::Fresh => !is_fresh(args[3]),
+        Form::Range => match &task.space.buffer.borrow().inside {
+            Some(inside) => inside.areas.overlap(range),
+            None => follow::shows_file(&task.space, range),
+        },
+        _ => false,
+    }
 }
 
 /// A call that was stopped at has changed mappings.
