@@ -279,7 +279,7 @@ backstory_buffer_forms:
     cmp ecx, 0xd0
     je .Lcompare
     cmp ecx, 0xe0
-    je .Lwhere
+    je .Lrange
     ja .Lfresh
     jmp .Lask_first
 .Lno_time:
@@ -318,6 +318,15 @@ backstory_buffer_forms:
     jne .Lleave
     test r10d, {MAP_FIXED}
     jz .Lprotection
+    jmp .Lwhere
+    // Advice that gives a forked child other memory is not known here.
+.Lrange:
+    cmp eax, {MADVISE}
+    jne .Lwhere
+    cmp edx, {MADV_DONTFORK}
+    jne .Lwhere
+    mov rax, -{EINVAL}
+    jmp .Lmade
 .Lwhere:
     mov rcx, rdi
     add rcx, rsi

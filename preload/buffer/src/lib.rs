@@ -56,6 +56,8 @@ const MAP_PRIVATE_ANONYMOUS: u32 = 0x22;
 const FRESH: u32 = 0x4000 | 0x2_0000 | MAP_FIXED;
 /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
 const PROTECTION: u32 = 7;
+const MADVISE: u32 = 28;
+const MADV_DONTFORK: u32 = 10;
 const MADV_DONTNEED: u32 = 4;
 const MADV_FREE: u32 = 8;
 const AT_FDCWD: i32 = -100;
@@ -140,6 +142,8 @@ global_asm!(
     MAP_PRIVATE_ANONYMOUS = const MAP_PRIVATE_ANONYMOUS,
     NOT_FRESH = const !FRESH as i32,
     NO_PROTECTION = const !PROTECTION as i32,
+    MADVISE = const MADVISE,
+    MADV_DONTFORK = const MADV_DONTFORK,
     MADV_DONTNEED = const MADV_DONTNEED,
     MADV_FREE = const MADV_FREE,
     AT_FDCWD = const AT_FDCWD,

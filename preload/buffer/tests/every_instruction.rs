@@ -188,7 +188,12 @@ fn requests() -> Vec<ByRequest> {
             u32::MAX,
             vec![(libc::F_GETFD as u32, plain(ASKS, 2)), (libc::F_SETLK as u32, plain(READS, 3))],
         ),
-        (MADVISE, true, u32::MAX, vec![(0, plain(0, 3)), (3, plain(0, 3)), (4, range), (8, range)]),
+        (
+            MADVISE,
+            true,
+            u32::MAX,
+            vec![(0, plain(0, 3)), (3, plain(0, 3)), (4, range), (8, range), (10, range)],
+        ),
         (FUTEX, false, 0x7f, vec![(1, plain(0, 3)), (0, wait(4)), (9, wait(6))]),
     ]
 }

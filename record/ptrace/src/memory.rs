@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use guest::{GuestAddr, GuestMemory, Unmapped};
+use guest::{GuestAddr, GuestMemory, GuestRange, Unmapped};
 
 use crate::tracee::HostTid;
 
@@ -106,6 +106,38 @@ impl Memory {
             Err(_) if is_gone() => self.read_forced(addr, into),
             Err(_) => 0,
         }
+    }
+
+    /// The same of several ranges, at most 1024, one after the other into as many bytes as they are long together; up to the first byte
+    /// that cannot be read.
+    pub fn read_ranges(&self, ranges: &[GuestRange], into: &mut [u8]) -> usize {
+        let part = |range: &GuestRange| libc::iovec {
+            iov_base: range.start.0 as *mut libc::c_void,
+            iov_len: range.len() as usize,
+        };
+        let remote: Vec<libc::iovec> = ranges.iter().map(part).collect();
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        // SAFETY: as above.
+        let n =
+            unsafe { libc::process_vm_readv(self.tid.0, &local, 1, remote.as_ptr(), remote.len() as u64, 0) };
+        match usize::try_from(n) {
+            Ok(read) => read,
+            Err(_) if is_gone() => self.read_ranges_forced(ranges, into),
+            Err(_) => 0,
+        }
+    }
+
+    fn read_ranges_forced(&self, ranges: &[GuestRange], into: &mut [u8]) -> usize {
+        let mut done = 0;
+        for range in ranges {
+            let len = (range.len() as usize).min(into.len() - done);
+            let read = self.read_forced(range.start, &mut into[done..done + len]);
+            done += read;
+            if read < len {
+                break;
+            }
+        }
+        done
     }
 }
 

@@ -192,18 +192,20 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
     let space = Rc::clone(&task.space);
     let mut buffer = space.buffer.borrow_mut();
     let Some(inside) = &mut buffer.inside else { return Ok(()) };
-    // Where the memory is gone, so is what was noted there.
-    let Ok(head) = space.memory.read_u32(GuestAddr(HEAD)) else { return Ok(()) };
+    let from = RING + u64::from(inside.taken);
+    let Some((head, mut bytes)) = head(&space, from) else { return Ok(()) };
     if head == inside.taken {
         return Ok(());
     }
-    let (from, len) = (RING + u64::from(inside.taken), head.saturating_sub(inside.taken));
+    let len = head.saturating_sub(inside.taken) as usize;
     if u64::from(head) > RING_LEN || len == 0 {
         return Err(RecordError::Bug { what: format!("the ring of a space ends at {head}") });
     }
-    let bytes = space
+    let had = bytes.len().min(len);
+    bytes.resize(len, 0);
+    space
         .memory
-        .read_vec(GuestAddr(from), len as usize)
+        .read(GuestAddr(from + had as u64), &mut bytes[had..])
         .map_err(|unmapped| RecordError::Bug { what: format!("the ring of a space: {unmapped}") })?;
     inside.taken = head;
     files::forget_closed(&mut buffer.files, &bytes);
@@ -217,6 +219,19 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
         task.at_point = true;
     }
     Ok(())
+}
+
+/// Where what is noted in a space ends, and the bytes from an address of the ring on, as far as they are likely to be of use. `None` where
+/// the memory is gone, and with it what was noted there.
+fn head(space: &Space, from: u64) -> Option<(u32, Vec<u8>)> {
+    const LIKELY: u64 = 512;
+    const WORD: usize = 4;
+    let parts = [(HEAD, WORD as u64), (from, LIKELY)].map(|(at, len)| GuestRange::new(GuestAddr(at), len));
+    let mut bytes = vec![0; WORD + LIKELY as usize];
+    let read = space.memory.read_ranges(&parts, &mut bytes);
+    bytes.truncate(read);
+    let head = u32::from_le_bytes(*bytes.first_chunk()?);
+    Some((head, bytes.split_off(WORD)))
 }
 
 /// Writes calls that a task has noted; the last of them. Those that changed mappings each have an event for themselves, which says so.

@@ -225,18 +225,20 @@ fn written(core: &Core, task: &Task, stopped: &Stopped) -> Result<Written, StopE
 /// Reads the pages of ranges, many at once. Those that only the kernel may read now cannot be read by the guest before they are made
 /// readable: they are passed over.
 fn each_page(memory: &Memory, ranges: &[GuestRange], mut each: impl FnMut(GuestAddr, &[u8])) {
-    const AT_ONCE: u64 = 32 * PAGE_SIZE;
-    let mut bytes = vec![0; AT_ONCE as usize];
-    for range in ranges {
-        let mut at = range.start;
-        while at < range.end {
-            let len = AT_ONCE.min(range.end.0 - at.0);
-            let read = memory.read_some(at, &mut bytes[..len as usize]) as u64 / PAGE_SIZE;
-            for (page, bytes) in (0..read).zip(bytes.chunks(PAGE_SIZE as usize)) {
-                each(at.wrapping_add(page * PAGE_SIZE), bytes);
+    const AT_ONCE: usize = 32;
+    const SIZE: usize = PAGE_SIZE as usize;
+    let mut bytes = vec![0; AT_ONCE * SIZE];
+    let pages = |range: &GuestRange| (range.start.0..range.end.0).step_by(SIZE);
+    let one = |&at: &u64| GuestRange::new(GuestAddr(at), PAGE_SIZE);
+    let all: Vec<u64> = ranges.iter().flat_map(pages).collect();
+    for mut group in all.chunks(AT_ONCE) {
+        while !group.is_empty() {
+            let parts: Vec<GuestRange> = group.iter().map(one).collect();
+            let read = memory.read_ranges(&parts, &mut bytes[..group.len() * SIZE]) / SIZE;
+            for (at, bytes) in group[..read].iter().zip(bytes.chunks(SIZE)) {
+                each(GuestAddr(*at), bytes);
             }
-            let passed = if read * PAGE_SIZE == len { read } else { read + 1 };
-            at = at.wrapping_add(passed * PAGE_SIZE);
+            group = group.get(read + 1..).unwrap_or_default();
         }
     }
 }

@@ -40,13 +40,15 @@ impl Session {
             }
             self.hear_again(tid);
             let gone = !self.tasks.contains_key(&tid);
-            let yields = self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
+            let stands = self.ready.contains(&tid);
+            let yields =
+                stands && self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
             // What it has just mapped may be what another runs on.
-            let barred = self.ready.contains(&tid) && !self.may_run(tid);
+            let barred = stands && !self.may_run(tid);
             let over = yields || now.wrapping_sub(since) >= self.slice() || self.ends_by_chance(tid);
             // What a call changes when it begins to wait changes before others run.
-            let on_its_way = self.ready.contains(&tid)
-                && self.tasks.get(&tid).is_some_and(|task| self.core.sink.is_about_to_wait(task.id));
+            let on_its_way =
+                stands && self.tasks.get(&tid).is_some_and(|task| self.core.sink.is_about_to_wait(task.id));
             if gone || barred || over && !on_its_way && self.others_ready(tid) {
                 self.turn = None;
                 if let Some(chaos) = self.chaos.as_mut().filter(|_| !gone) {
@@ -56,6 +58,10 @@ impl Session {
         }
         if self.turn.is_none() {
             self.turn = self.pick().map(|tid| (tid, now));
+            self.turn
+                .and_then(|(tid, _)| self.tasks.get_mut(&tid))
+                .into_iter()
+                .for_each(|task| task.yields = false);
             self.takes_over_from(self.last)?;
             if let (Some(chaos), Some(_)) = (&mut self.chaos, self.turn) {
                 self.core.timer.next_in(chaos.slice());
@@ -195,7 +201,8 @@ impl Session {
     }
 
     /// A task woke up. A thread beside it that has the turn soon loses it, as the kernel, too, lets those go on early that have slept:
-    /// what compiles for the others, say, costs them time as long as it waits.
+    /// what compiles for the others, say, costs them time as long as it waits. At the next call it makes, if it makes one until then: who
+    /// wakes others mostly does, and there nothing need be noted of memory.
     pub(crate) fn hasten(&mut self, woken: HostTid) {
         let Some((holder, since)) = self.turn.filter(|(holder, _)| self.chaos.is_none() && *holder != woken)
         else {
@@ -211,6 +218,10 @@ impl Session {
             // Not again before that tick, which would put it off.
             if self.hastened.replace(now) != Some(now) {
                 self.core.timer.next_in(SOON);
+                task.yields = true;
+                if task.runs_own_code() {
+                    buffer::allow(&space, false);
+                }
             }
         }
     }

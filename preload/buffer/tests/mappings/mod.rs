@@ -4,7 +4,7 @@ use std::fs;
 
 use abi::buffer::NO_AREA;
 
-use super::{GUEST, MADVISE, STUBS, Scene, Tracee, check, left, scene};
+use super::{GUEST, MADVISE, STUBS, Scene, Tracee, at_every_instruction, check, left, plain, scene};
 
 pub(super) const MMAP: u64 = 9;
 pub(super) const MPROTECT: u64 = 10;
@@ -80,6 +80,15 @@ fn what_might_be_dropped_later_is_dropped() {
     assert!(dropped.run_to(GUEST + 2));
     let later = scene(MADVISE, &[OWN, PAGE, 8]);
     check("dropped at once", &Scene { mapped: Some(mapped(&dropped)), ..later });
+}
+
+#[test]
+fn advice_for_children_is_not_known() {
+    let scene = scene(MADVISE, &[AREA, PAGE, 10]);
+    let (mut words, memory) = plain(&scene);
+    assert_eq!(words[1], 0);
+    words[1] = -i64::from(libc::EINVAL) as u64;
+    at_every_instruction("other memory for a child", &scene, (words, memory));
 }
 
 #[test]

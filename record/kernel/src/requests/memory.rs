@@ -46,8 +46,8 @@ const GUARD: &str = "guard pages are not modelled; programs fall back to mprotec
 const FORK: &str = "a child would get other memory than its parent's";
 const POISON: &str = "it takes memory away from the machine";
 
-/// What drops contents may be made without a stop where they are memory of the program's own.
-const fn dropped(request: Request) -> Request {
+/// What drops contents may be made without a stop where they are memory of the program's own; and what is refused is refused there.
+const fn in_range(request: Request) -> Request {
     request.inside_as(Good::ForAnything, Form::Range, [None; 2])
 }
 
@@ -56,11 +56,11 @@ const ADVICE: &[Request] = &[
     req(1, "MADV_RANDOM", &[]).inside(Good::ForAnything),
     req(2, "MADV_SEQUENTIAL", &[]).inside(Good::ForAnything),
     req(3, "MADV_WILLNEED", &[]).inside(Good::ForAnything),
-    dropped(req(4, "MADV_DONTNEED", &[]).map(MapCall::Discard)),
-    dropped(req(8, "MADV_FREE", &[]).map(MapCall::DiscardLater))
+    in_range(req(4, "MADV_DONTNEED", &[]).map(MapCall::Discard)),
+    in_range(req(8, "MADV_FREE", &[]).map(MapCall::DiscardLater))
         .partial("pages are dropped at once, as by MADV_DONTNEED"),
     req(9, "MADV_REMOVE", &[]).map(MapCall::Remove),
-    req(10, "MADV_DONTFORK", &[]).emulate(Errno::EINVAL, FORK),
+    in_range(req(10, "MADV_DONTFORK", &[]).emulate(Errno::EINVAL, FORK)),
     req(11, "MADV_DOFORK", &[]).map(MapCall::ForkRule),
     req(12, "MADV_MERGEABLE", &[]),
     req(13, "MADV_UNMERGEABLE", &[]),
