@@ -18,6 +18,33 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// The command line of this process.
+    pub(crate) fn of_process() -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        match Recording::of(&words) {
+            Some(record) => Ok(Self { command: Command::Record(record) }),
+            None => Self::try_parse_from(words),
+        }
+    }
+}
+
+/// `record` by itself: to put together what is known of all the other subcommands, too, takes longer than to record a short program.
+#[derive(Parser, Debug)]
+struct Recording {
+    #[command(flatten)]
+    record: Record,
+}
+
+impl Recording {
+    /// What a right command line asks to record. All others are the affair of [`Cli`], which knows what to say.
+    fn of(words: &[OsString]) -> Option<Record> {
+        let (_, rest) =
+            words.split_first().filter(|(_, rest)| rest.first().is_some_and(|word| word == "record"))?;
+        Self::try_parse_from(rest).ok().map(|recording| recording.record)
+    }
+}
+
 const MOMENTS: &str = "A MOMENT counts retired instructions from the start: @123456789. Also accepted: @50% (a share of \
 the recording), @start, @end, @exit (the command's exit) and @signal (the fatal one).";
 
@@ -434,5 +461,29 @@ mod tests {
         check_refused("why x --size 0", ErrorKind::ValueValidation);
         check_refused("query --json --csv x", ErrorKind::ArgumentConflict);
         check_refused("replay a b", ErrorKind::UnknownArgument);
+    }
+
+    #[track_caller]
+    fn check_by_itself(line: &str, right: bool) {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let record = Recording::of(&words).map(|record| format!("{:?}", Command::Record(record)));
+        assert_eq!(record.is_some(), right, "{line}");
+        let among_all = Cli::try_parse_from(&words).ok().map(|cli| format!("{:?}", cli.command));
+        assert_eq!(record, among_all.filter(|all| all.starts_with("Record")), "{line}");
+    }
+
+    #[test]
+    fn record_by_itself_is_what_it_is_among_all() {
+        check_by_itself("backstory record true", true);
+        check_by_itself(
+            "backstory record -q -o dir --chaos --seed 7 --until-fail 3 -- ls -V --help -q",
+            true,
+        );
+        check_by_itself("backstory record --linger 2 --counter state --no-buffer ls record", true);
+        for wrong in
+            ["record", "record -h", "record -V x", "record --seed 1 x", "record --until-fail 0 x", "ls", ""]
+        {
+            check_by_itself(&format!("backstory {wrong}"), false);
+        }
     }
 }
