@@ -73,7 +73,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         Ok(outcome) => {
             // Only a convenience: the recording is found by its name without it.
             if let Ok(root) = trace::root() {
-                let _ = std::fs::create_dir_all(&root).map(|()| trace::set_latest(&root, output));
+                let pointed = trace::set_latest(&root, output);
+                if pointed.is_err() {
+                    let _ = std::fs::create_dir_all(&root).map(|()| trace::set_latest(&root, output));
+                }
             }
             Ok(outcome)
         }

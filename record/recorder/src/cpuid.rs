@@ -65,8 +65,9 @@ impl Drop for Trapping {
     }
 }
 
-/// Has what chooses code by the processor look at it now; a trace writer has done so for its own libraries when it was made.
+/// Has what chooses code by the processor look at it now; what packs the trace did so when that was begun.
 fn look_at_the_processor() {
+    trace::look_at_the_processor();
     let features = std::arch::is_x86_feature_detected!("avx2");
     let sum = crc32fast::hash(&[0; 256]);
     tracing::trace!(features, sum, "the processor was looked at");

@@ -7,7 +7,7 @@ use ptrace::{HostTid, Report, Stopped, Waited};
 use crate::api::RecordError;
 use crate::session::Session;
 use crate::task::Run;
-use crate::{ptracing, timer};
+use crate::{ptracing, timer, tsc};
 
 /// Ticks within which one signal that was sent to a whole process group reaches both the recorder and the command.
 const SETTLE: u32 = 2;
@@ -80,7 +80,7 @@ impl Session {
 
     /// Kills what the first process left behind, when its time is over.
     pub(crate) fn end_the_rest(&mut self) {
-        let over = |limit| self.ended.is_some_and(|ended| ended.elapsed() >= limit);
+        let over = |limit| self.ended.is_some_and(|ended| tsc::clock().saturating_sub(ended) >= limit);
         if !self.ending && self.linger.is_some_and(over) {
             self.kill_all();
         }

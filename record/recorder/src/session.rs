@@ -156,7 +156,7 @@ pub(crate) struct Session {
     pub(crate) exit_code: Option<i32>,
     /// How long the rest may go on after the first process, and since when it does.
     pub(crate) linger: Option<Duration>,
-    pub(crate) ended: Option<Instant>,
+    pub(crate) ended: Option<Duration>,
     pub(crate) refused: Option<String>,
     pub(crate) ending: bool,
     /// The tick since which everything is being killed.
@@ -522,7 +522,7 @@ impl Session {
 
     fn root_ended(&mut self, code: i32) {
         self.exit_code = Some(code);
-        self.ended = Some(Instant::now());
+        self.ended = Some(tsc::clock());
         self.core.timer.heed_terminal();
     }
 

@@ -83,10 +83,11 @@ pub fn fresh(root: &Path, program: &str) -> Result<PathBuf, DirError> {
     let base = if base.is_empty() || base == LATEST { "trace" } else { base };
     let mut n = next_number(root, base)?;
     loop {
-        let dir = root.join(format!("{base}-{n}"));
+        let name = format!("{base}-{n}");
+        let dir = root.join(&name);
         match fs::create_dir(&dir) {
             Ok(()) => {
-                set_latest(root, &dir)?;
+                point(root, Path::new(&name))?;
                 return Ok(dir);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => n += 1,
@@ -109,13 +110,20 @@ fn next_number(root: &Path, base: &str) -> Result<u64, DirError> {
 
 /// Points `latest` in `root` at `dir`.
 pub fn set_latest(root: &Path, dir: &Path) -> Result<(), DirError> {
+    let link = root.join(LATEST);
+    // As a fresh folder is pointed at.
+    if fs::read_link(&link).is_ok_and(|already| already.is_relative() && root.join(already) == dir) {
+        return Ok(());
+    }
     let absolute = fs::canonicalize(dir).map_err(io_error(dir))?;
     let canonical_root = fs::canonicalize(root).map_err(io_error(root))?;
     let target = absolute.strip_prefix(&canonical_root).unwrap_or(&absolute);
+    point(root, target)
+}
+
+/// Points `latest` in `root` at `target`.
+fn point(root: &Path, target: &Path) -> Result<(), DirError> {
     let link = root.join(LATEST);
-    if fs::read_link(&link).is_ok_and(|already| already == target) {
-        return Ok(());
-    }
     let temporary = root.join(format!(".latest-{}", std::process::id()));
     let _ = fs::remove_file(&temporary);
     symlink(target, &temporary).map_err(io_error(&temporary))?;

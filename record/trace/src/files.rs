@@ -146,8 +146,6 @@ pub(crate) struct Keeper {
 impl Shelf {
     /// The folder `files`, and `store` if there is one and it can be used.
     pub(crate) fn new(files: PathBuf, store: Option<PathBuf>) -> Self {
-        // The hash looks at the processor when it is first used: now, for a recorder may have `cpuid` trapped later.
-        let _ = blake3::hash(&[0; 4096]);
         let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
         Self { files, store, shares_blocks: Arc::new(AtomicBool::new(true)) }
     }
@@ -367,6 +365,11 @@ fn short_file(path: &Path) -> io::Result<Vec<u8>> {
 
 fn short_text(path: &Path) -> Option<String> {
     String::from_utf8(short_file(path).ok()?).ok()
+}
+
+/// Has the hash look at the processor now, as it does when it is first used: for those that have `cpuid` trapped afterwards.
+pub fn look_at_the_processor() {
+    let _ = blake3::hash(&[0; 4096]);
 }
 
 /// What was noted of this machine under a name in the store of shared files, by this recording or an earlier one.

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use zstd::zstd_safe::{CParameter, compress_bound};
 
@@ -34,22 +35,51 @@ pub(crate) enum Stream {
     Ticks = 3,
 }
 
+/// How hard a body is packed.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// zstd's level.
+    level: i32,
+    /// The shortest match that it looks for; 0: the level's own.
+    shortest: u32,
+    /// The logarithm of the entries in the tables in which it looks for them; 0: the level's own.
+    tables: u32,
+}
+
 impl Stream {
-    /// How hard a body is packed: zstd's level, and the shortest match it looks for where that is not the level's own.
-    fn effort(self) -> (i32, Option<u32>) {
+    fn effort(self, len: usize) -> Effort {
+        /// The longest body that is short: recordings with no longer ones are over before more effort pays, and tables of zstd's own size take
+        /// longer to clear than to use.
+        const SHORT: usize = 32 << 10;
+        let long = len > SHORT;
+        let tables = if long { 0 } else { 11 };
         match self {
             // A program may read as fast as this packs, and what it reads seldom gets much smaller by more effort.
-            Self::Payload => (1, Some(7)),
-            Self::Events | Self::Ticks => (3, None),
+            Self::Payload => Effort { level: if long { 1 } else { -1 }, shortest: 7, tables },
+            Self::Events | Self::Ticks => Effort { level: if long { 3 } else { 1 }, shortest: 0, tables },
         }
     }
 }
 
-/// The longest body that is short.
-const SHORT: usize = 32 << 10;
-/// The logarithm of the entries in the tables in which zstd looks for matches in a short one: its own would take a short recording longer
-/// to clear than to use. 0: its own.
-const SHORT_TABLES: u32 = 11;
+/// What packs frames: one for all streams that are written in turns.
+#[derive(Clone)]
+pub(crate) struct Zip(Arc<Mutex<zstd::bulk::Compressor<'static>>>);
+
+impl Zip {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(Mutex::new(zstd::bulk::Compressor::default()))))
+    }
+
+    /// Packs bytes; the length of what they become.
+    fn pack(&self, effort: Effort, raw: &[u8], into: &mut [u8]) -> io::Result<usize> {
+        let mut zip = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        zip.set_parameter(CParameter::CompressionLevel(effort.level))?;
+        zip.set_parameter(CParameter::MinMatch(effort.shortest))?;
+        zip.set_parameter(CParameter::HashLog(effort.tables))?;
+        zip.set_parameter(CParameter::ChainLog(effort.tables))?;
+        zip.compress_to_buffer(raw, into)
+    }
+}
 
 /// What a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,22 +223,18 @@ pub(crate) struct FrameWriter {
     file: File,
     path: PathBuf,
     at: u64,
-    zip: zstd::bulk::Compressor<'static>,
+    stream: Stream,
+    zip: Zip,
     /// The frame that is being made, then what is left of longer ones.
     out: Vec<u8>,
 }
 
 impl FrameWriter {
     /// Creates `path`, which must not exist, and writes its prefix.
-    pub(crate) fn create(path: &Path, stream: Stream) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, stream: Stream, zip: Zip) -> io::Result<Self> {
         let file = File::options().write(true).create_new(true).open(path)?;
         file.write_all_at(&prefix(stream, Version::CURRENT), 0)?;
-        let (level, shortest) = stream.effort();
-        let mut zip = zstd::bulk::Compressor::new(level)?;
-        if let Some(shortest) = shortest {
-            zip.set_parameter(CParameter::MinMatch(shortest))?;
-        }
-        Ok(Self { file, path: path.to_owned(), at: PREFIX_LEN, zip, out: Vec::new() })
+        Ok(Self { file, path: path.to_owned(), at: PREFIX_LEN, stream, zip, out: Vec::new() })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -226,11 +252,8 @@ impl FrameWriter {
         if self.out.len() < room {
             self.out.resize(room, 0);
         }
-        let tables = if raw.len() <= SHORT { SHORT_TABLES } else { 0 };
-        self.zip.set_parameter(CParameter::HashLog(tables))?;
-        self.zip.set_parameter(CParameter::ChainLog(tables))?;
         let (head, packed) = self.out.split_at_mut(HEAD_LEN as usize);
-        let len = self.zip.compress_to_buffer(raw, packed)?;
+        let len = self.zip.pack(self.stream.effort(raw.len()), raw, packed)?;
         let crc = crc32fast::hash(&packed[..len]);
         head.copy_from_slice(&Head { kind, count, first, raw_len, len: len as u32, crc, body }.encode());
         self.file.write_all_at(&self.out[..HEAD_LEN as usize + len], self.at)?;

@@ -57,7 +57,7 @@ pub use event::{
     PayloadRef, PieceRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo,
     TracedInfo, Trapped,
 };
-pub use files::{KeepError, KeptFile, note_of_machine, noted_of_machine};
+pub use files::{KeepError, KeptFile, look_at_the_processor, note_of_machine, noted_of_machine};
 pub use frame::FrameError;
 pub use header::{CpuidLeaf, Header, InheritedFd, Located, Machine, Summary, Version};
 pub use landmarks::{landmarks, resolve_when};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use guest::{EventId, Moment, TickDelta};
 
-use crate::frame::{FrameError, FrameReader, FrameWriter, Kind, Stream};
+use crate::frame::{FrameError, FrameReader, FrameWriter, Kind, Stream, Zip};
 use crate::reader::Trace;
 
 /// Counts in a frame.
@@ -138,7 +138,8 @@ pub fn write_ticks(trace: &Trace, counts: &[u64]) -> Result<(), TicksError> {
     fs::create_dir_all(&folder).map_err(io)?;
     let temporary = folder.join(format!(".ticks-{}", std::process::id()));
     let _ = fs::remove_file(&temporary);
-    let mut writer = FrameWriter::create(&temporary, Stream::Ticks).map_err(io)?;
+    let mut writer =
+        Zip::new().and_then(|zip| FrameWriter::create(&temporary, Stream::Ticks, zip)).map_err(io)?;
     writer.frame(Kind::Header, 0, 1, &trace.uuid()).map_err(io)?;
     for (i, piece) in counts.chunks(PER_FRAME).enumerate() {
         let bytes = postcard::to_stdvec(piece).map_err(|error| io(io::Error::other(error)))?;

@@ -179,9 +179,9 @@ pub(crate) fn after_exec(
 
 /// A task is about to go.
 pub(crate) fn on_exit(task: &mut Task, status: u64) {
-    let (process, host, parent) = (task.process, task.host, procfs::parent(task.host));
+    let (process, host) = (task.process, task.host);
     let Some(traced) = &mut task.tracing else { return };
-    traced.is_child = process == host && parent == traced.tracer_process.0;
+    traced.is_child = process == host && procfs::parent(host) == traced.tracer_process.0;
     if traced.has(libc::PTRACE_O_TRACEEXIT) {
         hold(task, Stop::Event(EVENT_EXIT, status));
     }
