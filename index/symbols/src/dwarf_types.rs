@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gimli::constants::{self as dw, DwTag};
-use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, Operation, UnitOffset};
+use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, Operation, UnitOffset, UnitType};
 
 use crate::value::{Bits, Value, ValueKind};
 
@@ -57,6 +57,11 @@ impl Types {
     pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Slice>>) -> Self {
         let mut units = Vec::new();
         let mut headers = dwarf.units();
+        while let Ok(Some(header)) = headers.next() {
+            units.extend(dwarf.unit(header));
+        }
+        // Before DWARF 5 types that have units of their own lie in a section of their own.
+        let mut headers = dwarf.type_units();
         while let Ok(Some(header)) = headers.next() {
             units.extend(dwarf.unit(header));
         }
@@ -290,6 +295,10 @@ impl Types {
 
     /// The definition of a type that is only declared here.
     fn definition(&self, unit: usize, declared: &Entry) -> Option<Type> {
+        if let Some(signature) = declared.attr_value(dw::DW_AT_signature) {
+            let (unit, at) = self.reference(unit, signature)?;
+            return Some(Type { unit, at, indexed: 0 });
+        }
         let name = self.name(unit, declared)?;
         (0..self.units.len()).find_map(|unit| {
             let defines = |entry: &Entry| {
@@ -343,6 +352,14 @@ impl Types {
         match value {
             AttributeValue::UnitRef(at) => Some((unit, at)),
             AttributeValue::DebugInfoRef(offset) => self.unit_at(offset),
+            AttributeValue::DebugTypesRef(signature) => {
+                self.units.iter().enumerate().find_map(|(unit, of)| match of.header.type_() {
+                    UnitType::Type { type_signature, type_offset } if type_signature == signature => {
+                        Some((unit, type_offset))
+                    }
+                    _ => None,
+                })
+            }
             _ => None,
         }
     }

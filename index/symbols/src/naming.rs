@@ -6,6 +6,9 @@ use crate::image::Image;
 use crate::lookup::{Found, ResolveError, Symbols};
 use crate::symtab::{Kind, Symbol, last_part};
 
+/// How many of `LOOKS` find variables: those of the program itself come before all that libraries have.
+const FOR_VARIABLES: usize = 3;
+
 /// The most candidates that a message lists.
 const MAX_LISTED: usize = 12;
 
@@ -28,7 +31,7 @@ const LOOKS: [Look; 5] = [
 
 impl Symbols {
     /// The symbol that people call `name`: a variable by its whole name, else by its source file or function, else the one whose
-    /// qualified name ends so; else a function.
+    /// qualified name ends so, first of the program, then of libraries; else a function.
     pub(crate) fn find_symbol(
         &self,
         space: SpaceId,
@@ -36,9 +39,11 @@ impl Symbols {
         name: &str,
     ) -> Result<Found<'_>, ResolveError> {
         let modules = self.modules(space, moment);
-        for look in LOOKS {
+        let own = &modules[..modules.len().min(1)];
+        let own_variables = LOOKS[..FOR_VARIABLES].iter().map(|look| (look, own));
+        for (look, modules) in own_variables.chain(LOOKS.iter().map(|look| (look, &modules[..]))) {
             let mut local = false;
-            for &(image, file, bias) in &modules {
+            for &(image, file, bias) in modules {
                 let symbols = look(image, name).into_iter();
                 let (locals, fixed): (Vec<_>, Vec<_>) = symbols.partition(|s| s.kind == Kind::ThreadLocal);
                 local |= !locals.is_empty();

@@ -289,7 +289,13 @@ int main(int argc, char **argv) { p = (item_t *)&u[argc]; ops.number = ops.high;
 
 #[test]
 fn parts_of_variables_are_found_by_type() {
-    for options in [&["-O1"][..], &["-O1", "-gdwarf-4"], &["-O1", "-no-pie", "-gz"]] {
+    for options in [
+        &["-O1"][..],
+        &["-O1", "-gdwarf-4"],
+        &["-O1", "-no-pie", "-gz"],
+        &["-O1", "-gdwarf-4", "-fdebug-types-section"],
+        &["-O1", "-gdwarf-5", "-fdebug-types-section"],
+    ] {
         let Some(program) = build("gcc", "c", TYPES, options) else { return };
         let (u, p, ops) = (program.address("u"), program.address("p"), program.address("ops"));
         let check = |text: &str, base: GuestAddr, offset: u64, size: u64| {
@@ -362,6 +368,28 @@ fn bases_references_and_ends_of_qualified_names() {
     assert_eq!(error, "`total` can be any of bank::total, shop::total");
     let error = program.resolve("it.count").unwrap_err().to_string();
     assert_eq!(error, "`it` has no member `count` (there are own, left, first)");
+}
+
+#[test]
+fn what_the_program_has_comes_before_what_libraries_have() {
+    const PROGRAM: &str = "namespace app { int message; } int main() { return app::message++; }";
+    const LIBRARY: &str = "static int message; int more; int main() { return message++ + more++; }";
+    let Some(mut program) = build("g++", "cc", PROGRAM, &["-O0"]) else { return };
+    let Some(library) = build("gcc", "c", LIBRARY, &["-O0"]) else { return };
+    const ABOVE: u64 = 1 << 40;
+    let ours: Vec<_> = program.symbols.layout().all().cloned().collect();
+    let theirs = mappings(&library.bytes, library.bias + ABOVE).into_iter().map(|mut mapping| {
+        mapping.file = mapping.file.map(|at| MappedFile { file: FileId(1), ..at });
+        mapping
+    });
+    let layout = Layout::new(ours.into_iter().chain(theirs).collect());
+    let files = program.symbols.files().iter().chain(library.symbols.files()).cloned().collect();
+    program.symbols = Symbols::new(files, layout);
+    for name in ["message", "app::message"] {
+        assert_eq!(program.resolve(name).unwrap().0, program.address("_ZN3app7messageE"), "{name}");
+    }
+    let more = library.address("more").wrapping_add(ABOVE);
+    assert_eq!(program.resolve("more").unwrap().0, more);
 }
 
 const CONTAINERS: &str = r#"#include <array>
