@@ -73,7 +73,9 @@ pub(crate) fn of_noted(task: &Task, kind: MapCall, call: &Call) -> Vec<MapOp> {
         MapCall::Munmap => MapOp::Unmap { range },
         MapCall::Mprotect => MapOp::Protect { range, prot: Prot::from_bits(third) },
         MapCall::Discard | MapCall::DiscardLater => MapOp::Discard { range },
-        MapCall::Mremap | MapCall::ForkRule | MapCall::Shmat | MapCall::Shmdt => return Vec::new(),
+        MapCall::Mremap | MapCall::ForkRule | MapCall::Remove | MapCall::Shmat | MapCall::Shmdt => {
+            return Vec::new();
+        }
     };
     if range.is_empty() { Vec::new() } else { vec![op] }
 }
