@@ -67,6 +67,16 @@ pub enum ParseExpressionError {
         /// The digits.
         text: String,
     },
+    /// An index below 0.
+    #[error(
+        "`{index}` is not an index of `{name}`: what lies before it has an address (say `&{name}-BYTES`)"
+    )]
+    Index {
+        /// What is indexed.
+        name: String,
+        /// With what.
+        index: String,
+    },
     /// An offset that is no number.
     #[error("`{text}` after `{name}` is not an offset (say +8 or +0x10)")]
     Offset {
@@ -91,6 +101,11 @@ impl FromStr for Expression {
             let (base, offset) = split_offset(text)?;
             let addr = number(base).ok_or_else(|| ParseExpressionError::Address { text: base.to_owned() })?;
             return Ok(Self::Address(GuestAddr(addr.wrapping_add_signed(offset))));
+        }
+        if let Some((name, index)) = text.split_once("[-") {
+            let (name, index) =
+                (name.to_owned(), format!("-{}", index.split(']').next().unwrap_or_default()));
+            return Err(ParseExpressionError::Index { name, index });
         }
         let (text, offset) = split_offset(text)?;
         let whole = text.trim_start_matches(['*', ' ']);
@@ -248,6 +263,8 @@ mod tests {
         check("", Err("no address or symbol given"));
         check("0xzz", Err("`0xzz` is not a 64-bit address"));
         check("0x1ffffffffffffffff", Err("`0x1ffffffffffffffff` is not a 64-bit address"));
+        let below = "`-1` is not an index of `ops`: what lies before it has an address (say `&ops-BYTES`)";
+        check("ops[-1].draw", Err(below));
         check("ops+x", Err("`+x` after `ops` is not an offset (say +8 or +0x10)"));
     }
 }

@@ -145,7 +145,9 @@ pub enum ResolveError {
         count: u64,
     },
     /// A pointer whose value is not known.
-    #[error("what the pointer `{place}` at {addr} holds is not known then")]
+    #[error(
+        "the pointer `{place}` cannot be followed: {addr}, where it would lie, is not mapped then, or its value is not known"
+    )]
     Unknown {
         /// The pointer.
         place: String,

@@ -133,9 +133,11 @@ pub(crate) fn unreadable(index: &Path, error: impl Into<anyhow::Error>) -> anyho
 fn run(trace: &Trace, jobs: usize, quiet: bool) -> anyhow::Result<BuildReport> {
     // Hidden where standard error is no terminal.
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-    let style = ProgressStyle::with_template("{wide_bar} {msg}").context("progress bar")?;
-    bar.set_style(style);
+    let style = |template| ProgressStyle::with_template(template).context("progress bar");
+    // Before the first replay nobody knows how long it is: a bar would say that it is done.
+    let (open, closed) = (style("{msg}")?, style("{wide_bar} {msg}")?);
     let show = |progress: &Progress| {
+        bar.set_style(if progress.total.is_some() { closed.clone() } else { open.clone() });
         bar.set_length(progress.total.unwrap_or(0));
         bar.set_position(progress.instructions);
         bar.set_message(status(progress));
@@ -164,7 +166,12 @@ fn status(progress: &Progress) -> String {
     let done = progress.instructions.saturating_sub(progress.resumed);
     let rate = done as f64 / progress.elapsed.as_secs_f64().max(0.001);
     let speed = format!("{:.0} M instructions/s", rate / 1e6);
-    let Some(total) = progress.total.filter(|&total| total > 0 && done > 0) else { return speed };
+    let Some(total) = progress.total.filter(|&total| total > 0) else {
+        return format!("{} instructions  {speed}", text::grouped(progress.instructions));
+    };
+    if done == 0 {
+        return speed;
+    }
     let share = progress.instructions.saturating_mul(100) / total;
     let left = total.saturating_sub(progress.instructions) as f64 / rate.max(1.0);
     let left = Duration::try_from_secs_f64(left).map_or_else(|_| "?".to_owned(), text::duration);
@@ -207,7 +214,10 @@ mod tests {
             resumed: 200_000_000,
         };
         assert_eq!(status(&progress), "60%  100 M instructions/s  4.0 s left");
-        assert_eq!(status(&Progress { total: None, ..progress }), "100 M instructions/s");
+        assert_eq!(
+            status(&Progress { total: None, ..progress }),
+            "600,000,000 instructions  100 M instructions/s"
+        );
         assert_eq!(status(&Progress { instructions: 200_000_000, ..progress }), "0 M instructions/s");
     }
 

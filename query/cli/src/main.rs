@@ -86,7 +86,9 @@ fn first_line(message: &str) -> String {
     let body = message.strip_prefix("error: ").unwrap_or(message);
     let body = body.split("\n\nUsage:").next().unwrap_or(body);
     let body = body.split("\n\nFor more information").next().unwrap_or(body);
-    let lines: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    // Of what begins with a dash, such as a negative number, clap always thinks that it was meant as another argument.
+    let tells = |line: &&str| !line.is_empty() && !line.starts_with("tip: to pass '-");
+    let lines: Vec<&str> = body.lines().map(str::trim).filter(tells).collect();
     format!("{} (see --help)", lines.join(" "))
 }
 
@@ -105,6 +107,7 @@ mod tests {
 
     #[test]
     fn mistakes_are_told_in_one_line() {
+        check("why x --size -1", "unexpected argument '-1' found (see --help)");
         check("record", "the following required arguments were not provided: <CMD>... (see --help)");
         check(
             "replay --until noon",

@@ -79,7 +79,8 @@ fn written(f: &mut fmt::Formatter<'_>, hop: &Hop, target: &Target) -> fmt::Resul
             format!("bytes {} to {last}", cover.first)
         };
         let write = plural(cover.len, "byte");
-        writeln!(f, "  write  {write} at {}, which cover only {which} of the target", cover.addr)?;
+        let covers = if cover.len == 1 { "covers" } else { "cover" };
+        writeln!(f, "  write  {write} at {}, which {covers} only {which} of the target", cover.addr)?;
     }
     if let Some(Field { first, count, changed }) = &target.field {
         let which = if *count == 1 {

@@ -224,6 +224,11 @@ fn is_ours(dir: &Path) -> bool {
 /// Removes a trace, or what is left of one, and from its root's store the files that no trace needs any more.
 pub fn remove(dir: &Path) -> Result<(), DirError> {
     if !is_ours(dir) {
+        if let Err(source) = fs::metadata(dir.join(EVENTS))
+            && source.kind() == io::ErrorKind::PermissionDenied
+        {
+            return Err(io_error(dir)(source));
+        }
         return Err(DirError::NotATrace { path: dir.to_owned() });
     }
     let root = fs::canonicalize(dir).map_err(io_error(dir))?.parent().map(Path::to_owned);

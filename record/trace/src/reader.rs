@@ -144,8 +144,12 @@ impl Trace {
     /// everything up to its last complete frame.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let path = dir.join("events");
-        if !path.is_file() {
-            return Err(OpenError::NotATrace { dir: dir.to_owned() });
+        match fs::metadata(&path) {
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(FrameError::Io { path, source }.into());
+            }
+            Ok(found) if found.is_file() => {}
+            _ => return Err(OpenError::NotATrace { dir: dir.to_owned() }),
         }
         let empty = || OpenError::Empty { dir: dir.to_owned() };
         let events = FrameReader::open(&path, Stream::Events)?.ok_or_else(empty)?;

@@ -38,8 +38,8 @@ const PUSH_AFTER: Duration = Duration::from_secs(1);
 /// Why a trace cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The directory exists and is not empty.
-    #[error("{dir} exists and is not empty")]
+    /// Something is there that is not an empty directory.
+    #[error("{dir} exists and is not an empty folder")]
     Exists {
         /// The directory.
         dir: PathBuf,
@@ -106,6 +106,9 @@ impl TraceWriter {
             let path = path.to_owned();
             move |source| WriteError::Io { path, source }
         };
+        if fs::metadata(dir).is_ok_and(|there| !there.is_dir()) {
+            return Err(WriteError::Exists { dir: dir.to_owned() });
+        }
         fs::create_dir_all(dir).map_err(io(dir))?;
         if fs::read_dir(dir).map_err(io(dir))?.next().is_some() {
             return Err(WriteError::Exists { dir: dir.to_owned() });

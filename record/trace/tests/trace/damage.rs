@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::sample;
-use trace::{Event, Header, Trace, Version};
+use trace::{Event, Header, Trace, TraceWriter, Version};
 
 /// All that can be read of a trace, up to the first error.
 fn read(dir: &Path) -> (Option<Header>, Vec<Event>, bool) {
@@ -76,6 +76,11 @@ fn other_versions_and_folders_are_named() {
     let scratch = tempfile::tempdir().unwrap();
     let message = |dir: &Path| Trace::open(dir).unwrap_err().to_string();
     assert!(message(scratch.path()).ends_with("is not a recording"));
+    let taken = scratch.path().join("file");
+    fs::write(&taken, "").unwrap();
+    let refused = TraceWriter::create_with_store(&taken, &sample::header(), None);
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.ends_with("exists and is not an empty folder"), "{refused}");
     let dir = scratch.path().join("t");
     sample::write(&dir, 5, usize::MAX);
     let good = fs::read(dir.join("events")).unwrap();
