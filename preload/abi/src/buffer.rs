@@ -50,6 +50,8 @@ pub const ALONE: u64 = STATE + 40;
 pub const VECTOR: u64 = STATE + 48;
 /// Not 0 where the call that is stopped at next was made already and failed with EFAULT: what it wrote before is not noted.
 pub const FAULTED: u64 = STATE + 64;
+/// Not 0 where the call that is stopped at next was tried, and would have waited.
+pub const IN_VAIN: u64 = FAULTED + 4;
 /// Readings of the time stamp counter are reckoned of the clock CLOCK_MONOTONIC_RAW, in nanoseconds: from this time on,
 pub const TSC_FROM: u64 = STATE + 0x80;
 /// for so long (0 where nothing is known),

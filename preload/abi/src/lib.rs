@@ -12,7 +12,7 @@ pub mod buffer;
 pub mod calls;
 
 /// Version of this layout. Both sides are built together; a mismatch is a build error elsewhere, not a run-time case.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Address of the page in every tracee. Below every usual mapping (static executables start at 0x40_0000) and above
 /// `vm.mmap_min_addr` (65,536 at most by default), so that an ordinary user may map it.

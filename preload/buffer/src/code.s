@@ -20,6 +20,7 @@ backstory_buffer_start:
     push rbx
     push rbp
     push r12
+    mov dword ptr [{IN_VAIN}], 0
     cmp dword ptr [{GO}], 0
     je .Lleave
     cmp rax, {ROW_COUNT}
@@ -620,7 +621,7 @@ backstory_buffer_forms:
     test rax, rax
     jnz .Lagain
     cmp dword ptr [{FILE}], 0
-    jne .Lagain
+    jne .Lin_vain
     jmp .Lvectors_now
 .Lasked_and_made:
     cmp r12d, 5
@@ -640,6 +641,7 @@ backstory_buffer_forms:
     jz .Lmade
 2:
     // Who waits finds everything as it was.
+    mov dword ptr [{IN_VAIN}], 1
     mov ecx, esi
     mov esi, {VECTORS}
     cld
@@ -657,12 +659,12 @@ backstory_buffer_forms:
     test rax, rax
     jnz .Lagain
     cmp dword ptr [{FILE}], 0
-    jne .Lagain
+    jne .Lin_vain
     movzx eax, word ptr [rbx]
     jmp .Ltry_now
 .Lwould_wait:
     cmp rax, -{EAGAIN}
-    je .Lagain
+    je .Lin_vain
     cmp rax, -{EINVAL}
     je .Lagain
     cmp rax, -{EOPNOTSUPP}
@@ -677,15 +679,14 @@ backstory_buffer_forms:
     cmp rax, -4095
     jae .Lagain
     jmp .Lmade
+.Lno_time_made:
+    test r10d, r10d
+    jz .Lmade
 .Lno_time_at_made:
     test rax, rax
     jnz .Lmade
-    jmp .Lagain
-.Lno_time_made:
-    test rax, rax
-    jnz .Lmade
-    test r10d, r10d
-    jz .Lmade
+.Lin_vain:
+    mov dword ptr [{IN_VAIN}], 1
 .Lagain:
     movzx eax, word ptr [rbx]
     jmp .Lleave

@@ -13,9 +13,9 @@ use std::{mem, ptr};
 
 use abi::SiteDescriptor;
 use abi::buffer::{
-    ALONE, AREAS, ASKS, CALLING, CLOSES, CODE, FAULTED, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, READS,
-    RING, ROWS, Row, SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN, by_request,
-    list_entry, list_head,
+    ALONE, AREAS, ASKS, CALLING, CLOSES, CODE, FAULTED, FDS, FIXED, FIXED_LEN, Form, GO, HEAD, IN_VAIN,
+    LISTS, READS, RING, ROWS, Row, SITE, STATE, STUBS, Size, TRIED, WHILE_EMPTY, WRITES, WRITTEN_LEN,
+    by_request, list_entry, list_head,
 };
 use abi::calls::{Call, Noted};
 use buffer::{Standing, Used, standing};
@@ -227,6 +227,8 @@ struct Scene {
     faults: bool,
     /// What is mapped in the end where mappings change, as the kernel lists it.
     mapped: Option<Vec<String>>,
+    /// Whether the code tries it, and finds that it would wait.
+    in_vain: bool,
 }
 
 /// A call that is made, of which nothing is special.
@@ -483,6 +485,7 @@ fn noted(what: &str, scene: &Scene, tracee: &Tracee, result: u64) {
     if !scene.made {
         assert_eq!(head, scene.head, "{what}");
         assert_eq!(tracee.read(FAULTED, 4), [u8::from(scene.faults), 0, 0, 0], "{what}");
+        assert_eq!(tracee.read(IN_VAIN, 4), [u8::from(scene.in_vain), 0, 0, 0], "{what}");
         return;
     }
     let bytes = tracee.read(RING + u64::from(scene.head), (head - scene.head) as usize);
@@ -749,7 +752,8 @@ fn calls_that_are_left() {
 fn calls_that_would_wait() {
     let empty = |scene: Scene| Scene { full: false, ..scene };
     let waits = |scene: &Scene| {
-        let scene = Scene { made: false, steady: false, ..scene.clone() };
+        let in_vain = scene.nr != FUTEX;
+        let scene = Scene { made: false, steady: false, in_vain, ..scene.clone() };
         let [rdi, rsi, rdx, r10, r8, r9] = scene.args;
         let rest = [101, 0, rdx, rsi, rdi, 102, STACK, r8, r9, r10, 0, 103, 104, 105, 106, scene.flags];
         let mut words = [GUEST + 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -122,29 +122,6 @@ pub fn changes_mappings(nr: u32, args: &[u64; 6]) -> Option<MapCall> {
     }
 }
 
-/// Whether a call that would wait is tried in a form that does not.
-pub fn tried_inside(nr: u32, args: &[u64; 6]) -> bool {
-    let tried = |form| match form {
-        Form::Vector
-        | Form::Vectors
-        | Form::NoWait
-        | Form::Message
-        | Form::NoTime
-        | Form::NoTimeAt
-        | Form::Poll => true,
-        Form::Plain
-        | Form::Open
-        | Form::OpenAs
-        | Form::Close
-        | Form::Send
-        | Form::Compare
-        | Form::Alone
-        | Form::Range
-        | Form::Fresh => false,
-    };
-    inside(nr, args).is_some_and(|call| tried(call.form))
-}
-
 /// How the calls of a number are made without a stop, if any are.
 pub fn numbered(nr: u32) -> Option<Numbered> {
     let row = table::row(nr)?;

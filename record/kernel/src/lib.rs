@@ -73,9 +73,7 @@ pub use errno::Errno;
 pub use filter::{FILTER, Filter};
 pub use flags::FlagSet;
 pub use format::format_call;
-pub use inside::{
-    Form, Good, Inside, Mark, Numbered, Wrote, changes_mappings, inside, numbered, tried_inside,
-};
+pub use inside::{Form, Good, Inside, Mark, Numbered, Wrote, changes_mappings, inside, numbered};
 pub use narrow::{Narrow, narrow};
 pub use reading::{FilePlace, reads_file};
 pub use requests::{ALL as REQUEST_TABLES, Key, Request, Requests, UnknownRequest, ptrace_request};

@@ -66,11 +66,10 @@ fn may_be_put_off(task: &Task) -> bool {
 /// Has a task at a call that was tried go back to where the trial begins; whether it was tried.
 fn begun_anew(task: &Task, mut stopped: Stopped) -> Result<(Stopped, bool), Gone> {
     let regs = stopped.registers()?;
-    let from_there = regs.rip == buffer::traced_return() && task.space.has_buffer();
-    if !from_there || !kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args()) {
+    if regs.rip != buffer::traced_return() || !task.space.has_buffer() {
         return Ok((stopped, false));
     }
-    let Ok(Left { descriptor, faulted: false }) = crate::buffer::left(&task.space) else {
+    let Ok(Left { descriptor, in_vain: true, .. }) = crate::buffer::left(&task.space) else {
         return Ok((stopped, false));
     };
     let begin = Registers { rip: CODE, rax: regs.orig_rax, r11: descriptor, orig_rax: u64::MAX, ..regs };

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use abi::buffer::{
-    ALONE, CALLING, CODE, END, FAULTED, FIXED, FIXED_LEN, Form, GO, HEAD, LISTS, LISTS_LEN, RING, RING_LEN,
-    ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
+    ALONE, CALLING, CODE, END, FAULTED, FIXED, FIXED_LEN, Form, GO, HEAD, IN_VAIN, LISTS, LISTS_LEN, RING,
+    RING_LEN, ROW_COUNT, ROWS, Row, SITE, START, STATE, STUBS, Size, TRIED, WRITTEN_LEN,
 };
 use abi::calls::Noted;
 use buffer::{Standing, Used};
@@ -257,22 +257,23 @@ fn write(sink: &mut Sink, task: &Task, bytes: &[u8]) -> Result<Option<Event>, Re
 }
 
 /// A call is about to be made. From the buffer, where it could not be made: the task shall seem to stand at the instruction it has
-/// come from. Its registers, and whether the buffer made the call and that failed, so that what it wrote before has to be told: once.
+/// come from. Its registers, and what the buffer left behind: that it made the call and that failed, so that what it wrote before has to be
+/// told, only once.
 pub(crate) fn at_entry(
     task: &Task,
     stopped: &mut Stopped,
     regs: Registers,
-) -> Result<(Registers, bool), StopError> {
+) -> Result<(Registers, Left), StopError> {
     let mut buffer = task.space.buffer.borrow_mut();
-    let Some(inside) = &mut buffer.inside else { return Ok((regs, false)) };
+    let Some(inside) = &mut buffer.inside else { return Ok((regs, Left::default())) };
     rewind(&task.space, inside)?;
     let memory = &task.space.memory;
-    let Some((seen, Left { faulted, .. })) = outside(task, &regs)? else { return Ok((regs, false)) };
-    if faulted {
+    let Some((seen, left)) = outside(task, &regs)? else { return Ok((regs, Left::default())) };
+    if left.faulted {
         memory.write(GuestAddr(FAULTED), &0u32.to_le_bytes())?;
     }
     stopped.set_registers(&seen)?;
-    Ok((seen, faulted))
+    Ok((seen, left))
 }
 
 /// Uses the ring from its start again where it is full enough. All of it is in the trace.
@@ -285,11 +286,14 @@ fn rewind(space: &Space, inside: &mut Mapped) -> Result<(), StopError> {
 }
 
 /// What the buffer left behind that stops at a call.
+#[derive(Default)]
 pub(crate) struct Left {
     /// The address of the site's descriptor.
     pub(crate) descriptor: u64,
     /// Whether it was made and failed.
     pub(crate) faulted: bool,
+    /// Whether it was tried, and would have waited.
+    pub(crate) in_vain: bool,
 }
 
 /// What the buffer left behind at a call that it stops at.
@@ -298,7 +302,9 @@ pub(crate) fn left(space: &Space) -> Result<Left, Unmapped> {
     let mut bytes = [0; (FAULTED + 8 - SITE) as usize];
     space.memory.read(GuestAddr(SITE), &mut bytes)?;
     let word = |at: u64| u64::from_le_bytes(std::array::from_fn(|i| bytes[(at - SITE) as usize + i]));
-    Ok(Left { descriptor: word(SITE), faulted: word(FAULTED) as u32 != 0 })
+    const _: () = assert!(IN_VAIN == FAULTED + 4);
+    let how = word(FAULTED);
+    Ok(Left { descriptor: word(SITE), faulted: how as u32 != 0, in_vain: how >> 32 != 0 })
 }
 
 /// Whether a word of the state is not 0.

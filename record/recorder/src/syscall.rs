@@ -7,6 +7,7 @@ use kernel::{Call, Class, Errno, MapCall};
 use ptrace::Stopped;
 use trace::{MemWrite, SyscallInfo};
 
+use crate::buffer::{self, Left};
 use crate::follow::{self, Changes};
 use crate::ptracing;
 use crate::reading::ReadOf;
@@ -18,8 +19,8 @@ use crate::standing::Awaited;
 use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
-    answer, buffer, foreign, ignored, image, memmap, narrow, output, paranoid, programs, reading, seccomp,
-    shared, signal, status, trap, unrepeatable,
+    answer, foreign, ignored, image, memmap, narrow, output, paranoid, programs, reading, seccomp, shared,
+    signal, status, trap, unrepeatable,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -62,9 +63,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     if narrow::is_at(&stopped, &regs)? {
         return narrow::on_entry(core, task, stopped, &regs);
     }
-    let shown = regs.rip;
-    let (regs, faulted) = buffer::at_entry(task, &mut stopped, regs)?;
-    let tried = regs.rip != shown && kernel::tried_inside(regs.orig_rax as u32, &regs.syscall_args());
+    let (regs, Left { faulted, in_vain, .. }) = buffer::at_entry(task, &mut stopped, regs)?;
     if trap::is_vsyscall(&regs) {
         seccomp::check_vsyscall(task, &regs)?;
         return trap::on_vsyscall(core, task, stopped, regs);
@@ -172,7 +171,7 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
         emulated,
         filters,
         idle: false,
-        waits: tried && emulated.is_none(),
+        waits: in_vain && emulated.is_none(),
         announced: false,
         mask,
         // A vfork child writes its parent's memory; that is its own doing.

@@ -83,6 +83,12 @@ fn who_yields_lets_the_other_go_on() {
 }
 
 #[test]
+fn who_calls_what_fails_at_once_keeps_the_turn() {
+    let (found, calls) = scheduled("fails_at_once");
+    assert!(found < calls / 4, "{found} of {calls}");
+}
+
+#[test]
 fn who_is_polite_comes_later_and_does_not_starve() {
     let (then, all) = scheduled("polite");
     assert_eq!(all, 1000);
