@@ -9,6 +9,8 @@ use std::arch::x86_64::__cpuid_count;
 
 use trace::CpuidLeaf;
 
+use crate::procfs;
+
 /// `ARCH_SET_CPUID` (`asm/prctl.h`): with 0, `cpuid` raises SIGSEGV in the calling thread.
 pub(crate) const SET_CPUID: u64 = 0x1012;
 
@@ -113,7 +115,7 @@ fn subleaves(leaf: u32, first: [u32; 4]) -> Option<Vec<CpuidLeaf>> {
 /// so what was once asked is noted until the machine is started anew, and found again if what tells processors apart is as it was.
 pub(crate) fn table() -> Vec<CpuidLeaf> {
     let what = format!("cpuid-{}", ptrace::current_cpu());
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = procfs::text("/proc/sys/kernel/random/boot_id").into_bytes();
     if boot.is_empty() {
         return asked();
     }

@@ -1,6 +1,7 @@
 //! The header of a recording about to begin.
+#![expect(unsafe_code, reason = "getrandom(2)")]
 
-use std::io::{self, Read};
+use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ptrace::HostTid;
@@ -21,7 +22,7 @@ pub(crate) fn make(
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Header {
         version: Version::CURRENT,
-        uuid: random_uuid().map_err(system("cannot read /dev/urandom"))?,
+        uuid: random_uuid().map_err(system("cannot draw random bytes"))?,
         started,
         argv: prepared.argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         envp: prepared.envp.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
@@ -33,8 +34,12 @@ pub(crate) fn make(
 
 /// A random (version 4) UUID.
 fn random_uuid() -> io::Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut uuid)?;
+    let mut uuid = [0u8; 16];
+    // SAFETY: the kernel fills the array, which is as long as it is told. So few bytes come whole.
+    let drawn = unsafe { libc::getrandom(uuid.as_mut_ptr().cast(), uuid.len(), 0) };
+    if usize::try_from(drawn) != Ok(uuid.len()) {
+        return Err(io::Error::last_os_error());
+    }
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)

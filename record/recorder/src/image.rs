@@ -91,10 +91,13 @@ pub(crate) fn take(
     Ok(image)
 }
 
+/// A file, and what it was described as when it was opened.
+pub(crate) type OpenedFile = Rc<(File, Metadata)>;
+
 /// The files that a new program's mappings show, each opened once.
 pub(crate) struct MappedFiles {
     tid: HostTid,
-    opened: Vec<(Mapping, Option<Rc<(File, Metadata)>>)>,
+    opened: Vec<(Mapping, Option<OpenedFile>)>,
 }
 
 impl MappedFiles {
@@ -103,7 +106,7 @@ impl MappedFiles {
     }
 
     /// The file itself, whatever has its name now, where this kernel and user may open that.
-    pub(crate) fn get(&mut self, mapping: &Mapping) -> Option<Rc<(File, Metadata)>> {
+    pub(crate) fn get(&mut self, mapping: &Mapping) -> Option<OpenedFile> {
         if let Some((_, file)) = self.opened.iter().find(|(of, _)| is_same_file(of, mapping)) {
             return file.clone();
         }

@@ -1,5 +1,8 @@
 //! What the header says about this machine: kernel, processor, what `cpuid` answers.
-#![expect(unsafe_code, reason = "xgetbv")]
+#![expect(unsafe_code, reason = "xgetbv, uname(2)")]
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
 
 use trace::{CpuidLeaf, Located, Machine};
 
@@ -7,7 +10,6 @@ use crate::cpuid;
 
 /// Describes the machine this thread (already pinned to a processor) runs on.
 pub(crate) fn describe(located: Located) -> Machine {
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let trapped = cpuid::can_be_trapped();
     let mut cpuid = cpuid::table();
     let (cpu, xcr0) = (brand(&cpuid), xcr0(&cpuid));
@@ -15,13 +17,25 @@ pub(crate) fn describe(located: Located) -> Machine {
         cpuid::hide(&mut cpuid);
     }
     Machine {
-        kernel: kernel.trim().to_owned(),
+        kernel: kernel(),
         cpu,
         xcr0,
         cpuid_trapped: trapped,
         tsc_trapped: true,
         cpuid,
         points: located.word().into(),
+    }
+}
+
+/// The kernel's release.
+fn kernel() -> String {
+    let mut names = MaybeUninit::<libc::utsname>::uninit();
+    // SAFETY: the kernel fills `names` where it does not fail, with strings that end.
+    unsafe {
+        if libc::uname(names.as_mut_ptr()) != 0 {
+            return String::new();
+        }
+        CStr::from_ptr(names.assume_init_ref().release.as_ptr()).to_string_lossy().into_owned()
     }
 }
 
@@ -55,7 +69,8 @@ mod tests {
     #[test]
     fn the_machine_is_described() {
         let machine = describe(Located::State);
-        assert!(!machine.kernel.is_empty());
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        assert_eq!(machine.kernel, release.trim());
         assert!(machine.xcr0 & 3 == 3, "x87 and SSE state are always enabled");
         assert!(machine.cpuid.iter().any(|row| row.leaf == 7 && row.subleaf == Some(0)));
     }

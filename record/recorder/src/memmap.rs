@@ -204,8 +204,8 @@ fn mapped_file(
         return Err(StopError::Refused(format!("mapping of {what} {name} is not supported")));
     }
     let file = File::open(&path).map_err(cannot)?;
-    let writable =
-        procfs::fd_flags(task.host, fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
+    let writes = |flags| flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let writable = shared && procfs::fd_flags(task.host, fd).is_some_and(writes);
     let place = (range, offset, Prot::from_bits(prot));
     shared::map_file(core, task, (&file, &meta, name), place, (shared, writable)).map(Some)
 }

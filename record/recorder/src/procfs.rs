@@ -55,7 +55,7 @@ fn contents(path: &str, whole: bool) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a file that the kernel makes at once; empty if there is none.
-fn text(path: &str) -> String {
+pub(crate) fn text(path: &str) -> String {
     contents(path, true).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 

@@ -6,15 +6,13 @@
 //! the image zeroed before and what the processor noted in it afterwards. The page is then a part of the program's memory, and replayed.
 
 use std::collections::HashMap;
-use std::fs::{File, Metadata};
-use std::rc::Rc;
 
 use guest::{COMPACTED, GuestAddr, GuestMemory, GuestRange, Unmapped, image_len};
 use patch::LowAddr;
 use ptrace::Memory;
 use trace::TraceWriter;
 
-use crate::image::MappedFiles;
+use crate::image::{MappedFiles, OpenedFile};
 use crate::procfs::{FilePart, Mapping};
 use crate::session::Core;
 
@@ -145,7 +143,7 @@ pub(crate) fn rewrite(
 fn noted(
     writer: &TraceWriter,
     memory: &Memory,
-    file: Option<Rc<(File, Metadata)>>,
+    file: Option<OpenedFile>,
     mapping: &Mapping,
 ) -> Result<Vec<(u64, Place)>, Unmapped> {
     let Some(opened) = file else { return find(memory, mapping.range) };

@@ -3,6 +3,7 @@
 //! The kernel gets a filter that allows everything in place of each, so that it checks privileges and flags, and counts. A call
 //! that the guest's filters deny is not made: it returns the error they want, or the kernel is made to end it as they want (see
 //! [`Ends`]). Knows nothing of what other calls do.
+#![expect(unsafe_code, reason = "prctl(2)")]
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -47,13 +48,19 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     /// Of a command that this process starts.
     pub(crate) fn of_command() -> Rc<Self> {
-        let status = procfs::status(HostTid(std::process::id() as i32));
-        let field =
-            |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<i64>().ok());
         let sandbox = Self::default();
-        sandbox.mode.set(field("Seccomp:").unwrap_or(0));
-        sandbox.outer.set(field("Seccomp_filters:").unwrap_or(0) as usize);
-        sandbox.no_new_privs.set(field("NoNewPrivs:") == Some(1));
+        // SAFETY: both take numbers only.
+        let [mode, forbidden] = unsafe {
+            [libc::prctl(libc::PR_GET_SECCOMP), libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)]
+        };
+        sandbox.no_new_privs.set(forbidden == 1);
+        if mode != 0 {
+            let status = procfs::status(HostTid(std::process::id() as i32));
+            let field =
+                |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<i64>().ok());
+            sandbox.mode.set(field("Seccomp:").unwrap_or(0));
+            sandbox.outer.set(field("Seccomp_filters:").unwrap_or(0) as usize);
+        }
         sandbox.listed()
     }
 

@@ -73,9 +73,14 @@ pub fn store_dir() -> Option<PathBuf> {
     root().ok().map(|root| root.join(STORE))
 }
 
+/// Makes a folder and those that it lies in. Mostly it is there, which is asked first: to be told so by a try costs more.
+pub(crate) fn make(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() { Ok(()) } else { fs::create_dir_all(dir) }
+}
+
 /// Makes a fresh, empty folder `<program>-<n>` in `root` and points `latest` at it.
 pub fn fresh(root: &Path, program: &str) -> Result<PathBuf, DirError> {
-    fs::create_dir_all(root).map_err(io_error(root))?;
+    make(root).map_err(io_error(root))?;
     let base = Path::new(program).file_name().map_or("trace".into(), |name| name.to_string_lossy());
     let base: String =
         base.chars().map(|c| if c.is_alphanumeric() || "._+-".contains(c) { c } else { '_' }).collect();

@@ -146,7 +146,7 @@ pub(crate) struct Keeper {
 impl Shelf {
     /// The folder `files`, and `store` if there is one and it can be used.
     pub(crate) fn new(files: PathBuf, store: Option<PathBuf>) -> Self {
-        let store = store.filter(|store| fs::create_dir_all(store.join("by-id")).is_ok());
+        let store = store.filter(|store| dir::make(&store.join("by-id")).is_ok());
         Self { files, store, shares_blocks: Arc::new(AtomicBool::new(true)) }
     }
 

@@ -109,7 +109,7 @@ impl TraceWriter {
         if fs::metadata(dir).is_ok_and(|there| !there.is_dir()) {
             return Err(WriteError::Exists { dir: dir.to_owned() });
         }
-        fs::create_dir_all(dir).map_err(io(dir))?;
+        crate::dir::make(dir).map_err(io(dir))?;
         if fs::read_dir(dir).map_err(io(dir))?.next().is_some() {
             return Err(WriteError::Exists { dir: dir.to_owned() });
         }
