@@ -151,7 +151,15 @@ impl Store {
     }
 }
 
+/// How many frames of a stack are asked for one by one: few rows then have to be read. Deeper stacks are of functions that never return,
+/// as where a program switches stacks by itself.
+const ONE_BY_ONE: usize = 128;
+
 pub(crate) fn frames_before(db: &Connection, space: SpaceId, granule: u64) -> rusqlite::Result<Frames> {
+    frames_by(db, space, granule, ONE_BY_ONE)
+}
+
+fn frames_by(db: &Connection, space: SpaceId, granule: u64, one_by_one: usize) -> rusqlite::Result<Frames> {
     let mut frames = Frames::default();
     // A space has few tasks and many calls: from one task's rows to the next one's, without those between.
     let mut after = db.prepare_cached("SELECT min(task) FROM open_calls WHERE space = ?1 AND task > ?2")?;
@@ -168,7 +176,7 @@ pub(crate) fn frames_before(db: &Connection, space: SpaceId, granule: u64) -> ru
     )?;
     for task in tasks {
         let mut stack = Vec::new();
-        loop {
+        while stack.len() < one_by_one {
             let key = params![space.0, task, stack.len() as u64, granule];
             let found = statement.query_row(key, |row| Ok((row.get(0)?, frame_of(row)?))).optional()?;
             let Some((closed, frame)): Option<(Option<u64>, Frame)> = found else { break };
@@ -177,9 +185,46 @@ pub(crate) fn frames_before(db: &Connection, space: SpaceId, granule: u64) -> ru
             }
             stack.push(frame);
         }
+        if stack.len() == one_by_one {
+            deeper_before(db, (space, task), granule, &mut stack)?;
+        }
         frames.set(TaskId(task), stack);
     }
     Ok(frames)
+}
+
+/// Appends the rest of a deep stack, all in one statement.
+fn deeper_before(
+    db: &Connection,
+    (space, task): (SpaceId, u32),
+    granule: u64,
+    stack: &mut Vec<Frame>,
+) -> rusqlite::Result<()> {
+    let mut statement = db.prepare_cached(
+        "SELECT closed, kind, entry, callee, site, ret, sp, depth FROM open_calls
+         WHERE space = ?1 AND task = ?2 AND depth >= ?3 AND opened < ?4 ORDER BY depth, opened, entry",
+    )?;
+    let mut rows = statement.query(params![space.0, task, stack.len() as u64, granule])?;
+    // Of several at one depth the last one counts.
+    let mut last: Option<(u64, Option<u64>, Frame)> = None;
+    let mut keep = |(depth, closed, frame): (u64, Option<u64>, Frame)| {
+        let goes_on = depth == stack.len() as u64 && closed.is_none_or(|closed| closed >= granule);
+        if goes_on {
+            stack.push(frame);
+        }
+        goes_on
+    };
+    while let Some(row) = rows.next()? {
+        let next = (row.get(7)?, row.get(0)?, frame_of(row)?);
+        if let Some(done) = last.take_if(|last| last.0 != next.0)
+            && !keep(done)
+        {
+            return Ok(());
+        }
+        last = Some(next);
+    }
+    last.map(keep);
+    Ok(())
 }
 
 fn frame_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Frame> {
@@ -205,5 +250,42 @@ impl CallQuery {
             && self.task.is_none_or(|task| row.task == task)
             && self.callees.is_none_or(|range| range.contains(row.callee))
             && self.sites.is_none_or(|range| range.contains(row.site))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test says what failed")]
+
+    use super::*;
+
+    /// Two tasks that come and go between depths, over granules 0 to 39.
+    #[test]
+    fn deep_stacks_are_the_same_however_they_are_read() {
+        let db = Connection::open_in_memory().unwrap();
+        db.execute_batch(crate::schema::CREATE).unwrap();
+        let sql = "INSERT INTO open_calls VALUES(0, ?1, ?2, ?3, ?4, 0, ?4, 5, 6, 7, ?5, NULL)";
+        for task in 0..2u64 {
+            for depth in 0..30u64 {
+                let lasts = 1 + (7 * depth + task) % 5;
+                for opened in (depth / 4..40).step_by(lasts as usize + (depth % 3) as usize) {
+                    let closed = Some(opened + lasts).filter(|_| opened % 6 != 0);
+                    db.execute(sql, params![task, depth, opened, 100 * opened + depth, closed]).unwrap();
+                }
+            }
+        }
+        let mut deepest = 0;
+        for granule in 0..41 {
+            let read = |one_by_one| {
+                let frames = frames_by(&db, SpaceId(0), granule, one_by_one).unwrap();
+                [0, 1].map(|task| frames.of(TaskId(task)).to_vec())
+            };
+            let expected = read(usize::MAX);
+            deepest = deepest.max(expected[0].len());
+            for one_by_one in [0, 1, 5, 20] {
+                assert_eq!(read(one_by_one), expected, "granule {granule}, {one_by_one} one by one");
+            }
+        }
+        assert!(deepest > 5, "{deepest}");
     }
 }
