@@ -255,8 +255,6 @@ impl CallQuery {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test says what failed")]
-
     use super::*;
 
     /// Two tasks that come and go between depths, over granules 0 to 39.
