@@ -17,7 +17,7 @@ use crate::seccomp::Sandbox;
 use crate::session::Core;
 use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::task::{Resume, Space, Task};
-use crate::unrepeatable;
+use crate::{signal, unrepeatable};
 
 /// `cs` of 32-bit code.
 const CS_32: u64 = 0x23;
@@ -181,7 +181,7 @@ pub(crate) fn make_call(
     let [rdi, rsi, rdx, r10, r8, r9] = args;
     let call = Registers { rip: site.0, rax: nr, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9, ..saved };
     tracee.set_registers(&call)?;
-    let mut entered = false;
+    let (mut entered, mut is_to_stop) = (false, false);
     loop {
         let tid = tracee.tid();
         let report = match check_alive(tid) {
@@ -197,6 +197,9 @@ pub(crate) fn make_call(
                 let result = stopped.registers()?.rax as i64;
                 let mut stopped = stopped;
                 stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;
+                if is_to_stop {
+                    signal::stop_again(tid);
+                }
                 return Ok((stopped, result));
             }
             Report::Syscall(stopped) => {
@@ -204,6 +207,11 @@ pub(crate) fn make_call(
                 tracee = stopped;
             }
             Report::Seccomp(stopped) | Report::Event(PtraceEvent::Stop, stopped) => tracee = stopped,
+            // Nothing blocks it. It comes again when this is done.
+            Report::Signal(libc::SIGSTOP, stopped) => {
+                is_to_stop = true;
+                tracee = stopped;
+            }
             Report::Event(PtraceEvent::Exit, mut stopped) => {
                 // It was killed where it stood.
                 stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;

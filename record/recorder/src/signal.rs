@@ -295,6 +295,15 @@ pub(crate) fn is_stop(signal: i32) -> bool {
     matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
 }
 
+/// Sends a task the SIGSTOP again that it was spared of, unless it was asked to go on since.
+pub(crate) fn stop_again(host: HostTid) {
+    let pending = procfs::signal_sets(host, ["SigPnd", "ShdPnd"]).into_iter().fold(0, |all, set| all | set);
+    if pending & bit(libc::SIGCONT) == 0 {
+        // SAFETY: tkill takes numbers only; the task is a stopped tracee, so its id is not reused.
+        unsafe { libc::syscall(libc::SYS_tkill, host.0, libc::SIGSTOP) };
+    }
+}
+
 fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {
     const FIRST_REALTIME: i32 = 32;
     if signal < FIRST_REALTIME && task.held.iter().any(|held| held.signal == signal) {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -25,23 +26,10 @@ fn what_was_killed_while_it_made_a_call_is_told_to_the_end() {
 #[track_caller]
 fn killed_after(patience: u64) -> bool {
     let scratch = tempfile::tempdir().unwrap();
-    let source = programs::folder().join("points/killed_children.c");
-    let guest = programs::build_file(&source, scratch.path());
-    let trace = scratch.path().join("trace");
-    let mut command: Command = recorder_with(&["-q"], &trace);
-    let mut recorder = command.arg(&guest).arg(KILLED.to_string()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut printed = String::new();
-    for (i, line) in BufReader::new(recorder.stdout.take().unwrap()).lines().map(Result::unwrap).enumerate() {
-        printed += &format!("{line}\n");
-        if let Ok(pid) = line.parse::<i32>() {
-            std::thread::sleep(Duration::from_micros(patience * (1500 + 377 * (i as u64 % 9))));
-            // SAFETY: kill takes numbers only; the process is alive until it is killed.
-            assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
-        }
-    }
-    assert!(recorder.wait().unwrap().success() && printed.ends_with("\nended\n"), "{printed}");
-    let trace = Trace::open(&trace).unwrap();
-    assert_eq!(trace::check(&trace), []);
+    let (printed, trace) = recorded(scratch.path(), "killed_children", |i, pid| {
+        std::thread::sleep(Duration::from_micros(patience * (1500 + 377 * (i % 9))));
+        send(pid, libc::SIGKILL);
+    });
     let (mut killed, mut in_calls, mut buffered) = (0, 0, 0);
     let mut inside = BTreeSet::new();
     for item in trace.events() {
@@ -61,6 +49,54 @@ fn killed_after(patience: u64) -> bool {
     assert!(killed >= KILLED, "{killed}");
     signalled::replays(trace.dir(), &printed);
     in_calls > 5 && (buffered > 1000 || !buffers_calls())
+}
+
+/// Stops cannot be blocked: they come also where a new program gets what it needs.
+#[test]
+fn stops_arrive_wherever_the_recorder_makes_calls() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (printed, trace) = recorded(scratch.path(), "stopped_execs", |_, pid| {
+        let pause = |micros| std::thread::sleep(Duration::from_micros(micros));
+        for i in 0..1 << 20 {
+            // SAFETY: kill takes numbers only; while one of the group is left none other gets its number.
+            if unsafe { libc::kill(-pid, libc::SIGSTOP) } != 0 {
+                break;
+            }
+            pause(50);
+            let _ = unsafe { libc::kill(-pid, libc::SIGCONT) };
+            pause(100 + i % 7 * 50);
+        }
+    });
+    assert!(printed.ends_with("\n0 failed\nended\n"), "{printed}");
+    signalled::replays(trace.dir(), &printed);
+}
+
+/// Records a program of `tests/programs/points` in `dir`, with a call for each process that it prints the id of, by its line. What it printed,
+/// and the recording, which has no violation.
+#[track_caller]
+fn recorded(dir: &Path, program: &str, each: impl Fn(u64, i32)) -> (String, Trace) {
+    let source = programs::folder().join("points").join(format!("{program}.c"));
+    let guest = programs::build_file(&source, dir);
+    let trace = dir.join("trace");
+    let mut command: Command = recorder_with(&["-q"], &trace);
+    let mut recorder = command.arg(&guest).arg(KILLED.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = String::new();
+    for (i, line) in BufReader::new(recorder.stdout.take().unwrap()).lines().map(Result::unwrap).enumerate() {
+        printed += &format!("{line}\n");
+        if let Ok(pid) = line.parse() {
+            each(i as u64, pid);
+        }
+    }
+    assert!(recorder.wait().unwrap().success() && printed.ends_with("\nended\n"), "{printed}");
+    let trace = Trace::open(&trace).unwrap();
+    assert_eq!(trace::check(&trace), []);
+    (printed, trace)
+}
+
+#[track_caller]
+fn send(pid: i32, signal: i32) {
+    // SAFETY: kill takes numbers only; the process is alive until it is killed.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
 #[test]
