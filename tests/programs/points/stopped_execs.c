@@ -14,7 +14,8 @@ int main(void) {
             execl("/bin/true", "true", NULL);
             _exit(9);
         }
-        failed += waitpid(child, &status, 0) != child || status;
+        pid_t ended = waitpid(child, &status, 0);
+        if (ended != child || status) failed++, printf("%d: %m, %x\n", ended, status);
     }
     printf("%d failed\nended\n", failed);
     return 0;
