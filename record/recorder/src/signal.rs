@@ -77,6 +77,10 @@ pub(crate) fn on_signal(
     if point::ran_past(task, &mut stopped, signal == libc::SIGTRAP && si_code(&info) == TRAP_HWBKPT)? {
         return point::on_interrupt(core, task, stopped);
     }
+    if is_late_breakpoint(task, signal, &info) {
+        task.adrift = true;
+        return Ok((stopped, Resume::Cont(0)));
+    }
     let stands_in = ptracing::authentic(core, task, signal, &mut stopped, &mut info)?;
     let again = if stands_in { None } else { raised_again(task, signal, &info) };
     if let Some(original) = again {
@@ -131,6 +135,12 @@ pub(crate) fn on_signal(
     };
     let event = Event { stop, ..Event::in_place(task.id, task.space.id, before, Fact::Instruction) };
     act(core, task, stopped, (signal, disposition), info, event)
+}
+
+/// Whether the recorder's own breakpoint was reached and something else told first, such as that the task may go on: then this is no longer
+/// what it waits for. A program without a tracer has none of its own.
+fn is_late_breakpoint(task: &Task, signal: i32, info: &[u8; 128]) -> bool {
+    signal == libc::SIGTRAP && si_code(info) == TRAP_HWBKPT && !ptracing::is_traced(task)
 }
 
 /// Delivers the signal that a task is stopped for, or another in its place, as its tracer wants.
