@@ -238,12 +238,12 @@ fn threads_run_one_at_a_time_and_their_ends_are_told() {
     let recorded = program(
         "#include <pthread.h>
          static volatile long n;
-         static void *run(void *p) { for (long i = 0; i < 60000000; i++) n++; return p; }
+         static void *run(void *p) { for (long i = 0; i < 400000000; i++) n++; return p; }
          int main(void) {
              pthread_t t[3];
              for (int i = 0; i < 3; i++) pthread_create(&t[i], 0, run, 0);
              for (int i = 0; i < 3; i++) pthread_join(t[i], 0);
-             return n < 60000000 || n > 180000000;
+             return n < 400000000 || n > 1200000000;
          }",
         0,
     );
