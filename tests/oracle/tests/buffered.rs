@@ -63,6 +63,7 @@ fn stops_arrive_wherever_the_recorder_makes_calls() {
                 break;
             }
             pause(50);
+            // SAFETY: the same.
             let _ = unsafe { libc::kill(-pid, libc::SIGCONT) };
             pause(100 + i % 7 * 50);
         }
