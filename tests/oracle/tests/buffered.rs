@@ -68,6 +68,7 @@ fn stops_arrive_wherever_the_recorder_makes_calls() {
             pause(100 + i % 7 * 50);
         }
     });
+    assert!(printed.ends_with("\n0 failed\nended\n"), "{printed}");
     signalled::replays(trace.dir(), &printed);
 }
 
