@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use guest::{GuestAddr, GuestRange, Registers, SpaceId, TaskId};
-use ptrace::{Memory, PtraceEvent, Report, Stopped};
+use ptrace::{Memory, Report, Stopped};
 use trace::{Event, Fact};
 
 use crate::answer::Guise;
@@ -15,9 +15,9 @@ use crate::resolver;
 use crate::saved_state;
 use crate::seccomp::Sandbox;
 use crate::session::Core;
-use crate::stop::{Next, StopError, check_alive, wait_one};
+use crate::stop::{Next, Onward, StopError, as_it_stood, check_alive, wait_one};
 use crate::task::{Resume, Space, Task};
-use crate::{signal, unrepeatable};
+use crate::unrepeatable;
 
 /// `cs` of 32-bit code.
 const CS_32: u64 = 0x23;
@@ -177,48 +177,27 @@ pub(crate) fn make_call(
     nr: u64,
     args: [u64; 6],
 ) -> Result<(Stopped, i64), StopError> {
-    let saved = tracee.registers()?;
+    let (tid, saved) = (tracee.tid(), tracee.registers()?);
     let [rdi, rsi, rdx, r10, r8, r9] = args;
     let call = Registers { rip: site.0, rax: nr, orig_rax: u64::MAX, rdi, rsi, rdx, r10, r8, r9, ..saved };
-    tracee.set_registers(&call)?;
-    let (mut entered, mut is_to_stop) = (false, false);
+    let made = tracee.set_registers(&call).map_err(StopError::from).and_then(|()| to_end_of_call(tracee));
+    let (mut stopped, result) = made.map_err(|why| as_it_stood(why, tid, &saved))?;
+    stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;
+    Ok((stopped, result))
+}
+
+/// Makes the call that a tracee stands before. Its result.
+fn to_end_of_call(mut tracee: Stopped) -> Result<(Stopped, i64), StopError> {
+    let mut onward = Onward::default();
+    let mut entered = false;
     loop {
-        let tid = tracee.tid();
-        let report = match check_alive(tid) {
-            Err(StopError::Instead(report)) => report,
-            alive => {
-                alive?;
-                tracee.cont_to_syscall(0)?;
-                wait_one(tid)?
-            }
-        };
-        match report {
-            Report::Syscall(stopped) if entered => {
-                let result = stopped.registers()?.rax as i64;
-                let mut stopped = stopped;
-                stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;
-                if is_to_stop {
-                    signal::stop_again(tid);
-                }
-                return Ok((stopped, result));
-            }
-            Report::Syscall(stopped) => {
-                entered = true;
-                tracee = stopped;
-            }
-            Report::Seccomp(stopped) | Report::Event(PtraceEvent::Stop, stopped) => tracee = stopped,
-            // Nothing blocks it. It comes again when this is done.
-            Report::Signal(libc::SIGSTOP, stopped) => {
-                is_to_stop = true;
-                tracee = stopped;
-            }
-            Report::Event(PtraceEvent::Exit, mut stopped) => {
-                // It was killed where it stood.
-                stopped.set_registers(&Registers { orig_rax: u64::MAX, ..saved })?;
-                return Err(StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)));
-            }
-            report @ (Report::Exited(_) | Report::Killed(..)) => return Err(StopError::Instead(report)),
-            other => return Err(StopError::bug(format!("a call on behalf of a tracee met {other:?}"))),
+        let (stopped, by_filter) = onward.next_call(tracee, Stopped::cont_to_syscall)?;
+        if entered && !by_filter {
+            onward.over(&stopped)?;
+            let result = stopped.registers()?.rax as i64;
+            return Ok((stopped, result));
         }
+        entered |= !by_filter;
+        tracee = stopped;
     }
 }

@@ -35,12 +35,12 @@ pub(crate) fn on_interrupt(core: &mut Core, task: &mut Task, stopped: Stopped) -
         None => {}
     }
     task.interrupted = false;
+    if task.halt == Halt::AfterRepeat {
+        return halt_at(core, task, stopped, regs);
+    }
     let signal = task.held.first().map_or(0, |held| held.signal);
     let stopped = capture(core, task, stopped, regs, signal)?;
     signal::raise_held(task);
-    if task.halt == Halt::AfterRepeat {
-        stay_stopped(task)?;
-    }
     Ok((stopped, Resume::Cont(0)))
 }
 
@@ -66,16 +66,19 @@ pub(crate) fn on_group_stop(core: &mut Core, task: &mut Task, stopped: Stopped) 
         task.halt = Halt::AfterRepeat;
         return run_past(task, stopped, end);
     }
-    let stopped = capture(core, task, stopped, regs, 0)?;
-    stay_stopped(task)?;
-    Ok((stopped, Resume::Cont(0)))
+    halt_at(core, task, stopped, regs)
 }
 
-/// Has a task that was noted at a point stop there again with its process, if that is still stopped: it may have been let run for
-/// the point's sake.
-fn stay_stopped(task: &mut Task) -> Result<(), StopError> {
+/// Notes where a task stopped with its process, and has it stop there again, if that is still stopped: it may have been let run for the
+/// point's sake.
+fn halt_at(core: &mut Core, task: &mut Task, stopped: Stopped, regs: Registers) -> Result<Next, StopError> {
+    let signal = task.stopping.map_or(0, |(signal, _)| signal);
+    let stopped = capture(core, task, stopped, regs, signal)?;
+    signal::stopped_by(core, task)?;
+    signal::raise_held(task);
     task.halt = Halt::AtPoint;
-    Ok(ptrace::Running::assume(task.host).interrupt()?)
+    ptrace::Running::assume(task.host).interrupt()?;
+    Ok((stopped, Resume::Cont(0)))
 }
 
 /// Whether a stopped task has run no code of its own since its last event. That it shows the same registers does not tell: a loop may have

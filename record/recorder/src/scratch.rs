@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use guest::{GuestAddr, GuestMemory, GuestRange, Registers, Unmapped};
 use kernel::{Errno, Place, Pointer};
-use ptrace::{Gone, Memory, PtraceEvent, Report, Running, Stopped};
+use ptrace::{Memory, Stopped};
 
 use crate::buffer;
 use crate::exec;
 use crate::memmap::{USER_END, gaps};
 use crate::procfs;
-use crate::stop::{StopError, check_alive, wait_one};
+use crate::stop::{Onward, StopError, as_it_stood};
 use crate::task::Task;
 
 /// What is mapped at once, at least.
@@ -269,12 +269,29 @@ impl GuestMemory for View<'_> {
 
 /// Maps more room at the entry of a call, which is made again for that, up to there. Signals wait meanwhile.
 fn grow(task: &Task, mut stopped: Stopped, len: u64) -> Result<Stopped, StopError> {
-    const INSTRUCTION: u64 = 2;
     let regs = stopped.registers()?;
     let mask = stopped.signal_mask()?;
-    stopped.set_signal_mask(u64::MAX)?;
-    stopped.set_registers(&Registers { orig_rax: u64::MAX, ..regs })?;
-    let stopped = next_call(stopped, Stopped::cont_to_syscall)?;
+    let grown = stopped
+        .set_signal_mask(u64::MAX)
+        .map_err(StopError::from)
+        .and_then(|()| grow_before_call(task, stopped, &regs, len));
+    let mut stopped = grown.map_err(|why| as_it_stood(why, task.host, &regs))?;
+    stopped.set_signal_mask(mask)?;
+    Ok(stopped)
+}
+
+/// Maps more room while a task stands at the entry of a call with these registers, and has it stand there again.
+fn grow_before_call(
+    task: &Task,
+    mut stopped: Stopped,
+    regs: &Registers,
+    len: u64,
+) -> Result<Stopped, StopError> {
+    const INSTRUCTION: u64 = 2;
+    let at_rest = Registers { orig_rax: u64::MAX, ..*regs };
+    stopped.set_registers(&at_rest)?;
+    let mut onward = Onward::default();
+    let (stopped, _) = onward.next_call(stopped, Stopped::cont_to_syscall)?;
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     let len = len.max(REGION);
@@ -289,32 +306,12 @@ fn grow(task: &Task, mut stopped: Stopped, len: u64) -> Result<Stopped, StopErro
     }
     drop(pool);
     let rip = buffer::traced_call(task).unwrap_or(regs.rip.wrapping_sub(INSTRUCTION));
-    stopped.set_registers(&Registers { rip, rax: regs.orig_rax, orig_rax: u64::MAX, ..regs })?;
-    let mut stopped = next_call(stopped, Stopped::cont)?;
+    stopped.set_registers(&Registers { rip, rax: regs.orig_rax, ..at_rest })?;
+    let (mut stopped, _) = onward.next_call(stopped, Stopped::cont)?;
     let again = stopped.registers()?;
     stopped.set_registers(&Registers { rip: regs.rip, rcx: regs.rip, ..again })?;
-    stopped.set_signal_mask(mask)?;
+    onward.over(&stopped)?;
     Ok(stopped)
-}
-
-/// Goes on to the next stop at a call.
-fn next_call(
-    mut stopped: Stopped,
-    resume: fn(Stopped, i32) -> Result<Running, Gone>,
-) -> Result<Stopped, StopError> {
-    let tid = stopped.tid();
-    loop {
-        check_alive(tid)?;
-        resume(stopped, 0)?;
-        stopped = match wait_one(tid)? {
-            Report::Seccomp(stopped) | Report::Syscall(stopped) => return Ok(stopped),
-            Report::Event(PtraceEvent::Stop, stopped) => stopped,
-            report @ (Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exit, _)) => {
-                return Err(StopError::Instead(report));
-            }
-            other => return Err(StopError::bug(format!("a call about to be made again met {other:?}"))),
-        };
-    }
 }
 
 /// Whether memory of ours lies in a range: the page that every space has, the space's pool, its buffer.

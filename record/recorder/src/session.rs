@@ -573,6 +573,7 @@ impl Session {
         let process = self.tasks.get(&tid).map(|task| task.process);
         for task in self.tasks.values_mut().filter(|task| Some(task.process) == process) {
             task.held.retain(|held| !signal::is_stop(held.signal));
+            task.stopping = None;
         }
     }
 

@@ -6,12 +6,12 @@
 #![expect(unsafe_code, reason = "tgkill(2)")]
 
 use guest::{GuestAddr, GuestMemory, Registers};
-use ptrace::{HostTid, PtraceEvent, Report, Stopped};
+use ptrace::{HostTid, Report, Stopped};
 use trace::{Event, Fact, MemWrite, SignalAction, SignalInfo, Stop, SyscallInfo};
 
 use crate::session::Core;
 use crate::sink::Ended;
-use crate::stop::{Next, StopError, check_alive, wait_one};
+use crate::stop::{Next, StopError, as_it_stood, check_alive, wait_one};
 use crate::task::{Held, Resume, Task, same_place};
 use crate::{buffer, exec, ignored, image, narrow, point, procfs, ptracing, seccomp, syscall, trap};
 
@@ -119,14 +119,12 @@ pub(crate) fn on_signal(
             hold(core, task, signal, info);
             return point::on_interrupt(core, task, stopped);
         }
-        // Raised again, it could come after what is to undo it.
-        Place::Anywhere if disposition == Disposition::Stops && !point::repeats(task, &regs) => {
-            stopped = point::capture(core, task, stopped, regs, signal)?;
-            (Stop::None, task.after)
-        }
+        // It takes effect as it comes: raised again, it could come after what is to undo it. Where the task then stands is noted
+        // when it has stopped.
         Place::Anywhere if disposition == Disposition::Stops => {
-            hold(core, task, signal, info);
-            return point::on_interrupt(core, task, stopped);
+            task.stopping = Some((signal, info));
+            task.adrift = true;
+            return Ok((stopped, Resume::Cont(signal)));
         }
         Place::Anywhere => {
             task.adrift = true;
@@ -305,13 +303,12 @@ pub(crate) fn is_stop(signal: i32) -> bool {
     matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
 }
 
-/// Sends a task the SIGSTOP again that it was spared of, unless it was asked to go on since.
-pub(crate) fn stop_again(host: HostTid) {
-    let pending = procfs::signal_sets(host, ["SigPnd", "ShdPnd"]).into_iter().fold(0, |all, set| all | set);
-    if pending & bit(libc::SIGCONT) == 0 {
-        // SAFETY: tkill takes numbers only; the task is a stopped tracee, so its id is not reused.
-        unsafe { libc::syscall(libc::SYS_tkill, host.0, libc::SIGSTOP) };
-    }
+/// The signal that stopped a task in its own code, which was not of its own process's making: the event of it.
+pub(crate) fn stopped_by(core: &mut Core, task: &mut Task) -> Result<(), StopError> {
+    let Some((signal, info)) = task.stopping.take() else { return Ok(()) };
+    let fact = fact(signal, &info, SignalAction::Stopped);
+    core.sink.event(&Event::in_place(task.id, task.space.id, task.after, fact))?;
+    Ok(())
 }
 
 fn hold(core: &Core, task: &mut Task, signal: i32, siginfo: [u8; 128]) {
@@ -367,17 +364,17 @@ fn deliver(
             return Err(StopError::Instead(report));
         }
         // No room for the frame, or death: that is a report of its own.
-        report => return Err(instead_of_handler(report, &from)),
+        report => return Err(as_it_stood(StopError::Instead(report), task.host, &from)),
     };
-    let raw = stopped.registers()?;
+    let entered = stopped.registers().map_err(StopError::from).and_then(|raw| {
+        ignored::in_handler(task, signal, &mut stopped)?;
+        Ok((raw, stopped.xstate()?))
+    });
+    let (raw, xstate) = entered.map_err(|why| as_it_stood(why, task.host, &from))?;
     if same_place(&from, &raw) {
         return Err(StopError::bug(format!("signal {signal} did not enter its handler")));
     }
-    let entered = ignored::in_handler(task, signal, &mut stopped).and_then(|()| Ok(stopped.xstate()?));
-    event.xstate = match entered {
-        Err(StopError::Gone(_)) => return Err(instead_of_handler(wait_one(task.host)?, &from)),
-        entered => Some(entered?),
-    };
+    event.xstate = Some(xstate);
     event.after = Registers { orig_rax: u64::MAX, ..raw };
     event.writes = vec![frame(core, task, &raw)?];
     event.fact = fact(signal, &info, SignalAction::Handler { handler: raw.pc() });
@@ -386,16 +383,6 @@ fn deliver(
     task.segv.blocked = blocks_segv(stopped.signal_mask()?);
     ptracing::stepped_into_handler(task);
     Ok((stopped, Resume::Cont(0)))
-}
-
-/// What comes instead of a handler that a task was about to enter from these registers. Killed in one of which no event tells, it shall seem to
-/// stand where it stood.
-fn instead_of_handler(report: Report, from: &Registers) -> StopError {
-    let Report::Event(PtraceEvent::Exit, mut stopped) = report else { return StopError::Instead(report) };
-    match stopped.set_registers(from) {
-        Ok(()) => StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)),
-        Err(gone) => gone.into(),
-    }
 }
 
 /// The signal frame: from the stack pointer to the end of the saved extended state (`struct rt_sigframe` and

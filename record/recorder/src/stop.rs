@@ -1,6 +1,7 @@
 //! What handling a stop comes to: how the task goes on, or why that is not decided yet.
 
-use ptrace::{Gone, HostTid, Report, Stopped};
+use guest::Registers;
+use ptrace::{Gone, HostTid, PtraceEvent, Report, Running, Stopped};
 use trace::WriteError;
 
 use crate::api::RecordError;
@@ -90,5 +91,67 @@ pub(crate) fn wait_one(tid: HostTid) -> Result<Report, StopError> {
                 return Err(RecordError::System { what: "cannot wait for a tracee", source }.into());
             }
         }
+    }
+}
+
+/// Why something of ours, for which a task was used that stood at these registers, came to nothing. Killed in that, it shall be seen to end where it
+/// stood.
+pub(crate) fn as_it_stood(why: StopError, tid: HostTid, stood: &Registers) -> StopError {
+    let report = match why {
+        StopError::Instead(report) => report,
+        StopError::Gone(_) => match wait_one(tid) {
+            Ok(report) => report,
+            Err(other) => return other,
+        },
+        other => return other,
+    };
+    let Report::Event(PtraceEvent::Exit, mut stopped) = report else { return StopError::Instead(report) };
+    match stopped.set_registers(stood) {
+        Ok(()) => StopError::Instead(Report::Event(PtraceEvent::Exit, stopped)),
+        Err(gone) => gone.into(),
+    }
+}
+
+/// Runs a tracee on towards its own calls, at all of which it stops and no signal but SIGSTOP can come. That one, which nothing holds off, takes effect
+/// as it comes, for the process may be asked to go on at any time: the tracee runs nevertheless, and stops with the process [afterwards](Self::over).
+#[derive(Default, Debug)]
+pub(crate) struct Onward {
+    stops: bool,
+}
+
+impl Onward {
+    /// Goes on to the next stop at a call, and tells whether it is a filter's: that comes between the entry of the call and its end.
+    pub(crate) fn next_call(
+        &mut self,
+        mut stopped: Stopped,
+        resume: fn(Stopped, i32) -> Result<Running, Gone>,
+    ) -> Result<(Stopped, bool), StopError> {
+        let tid = stopped.tid();
+        let mut signal = 0;
+        loop {
+            check_alive(tid)?;
+            resume(stopped, signal)?;
+            (stopped, signal) = match wait_one(tid)? {
+                Report::Syscall(stopped) => return Ok((stopped, false)),
+                Report::Seccomp(stopped) => return Ok((stopped, true)),
+                Report::Signal(libc::SIGSTOP, stopped) => (stopped, libc::SIGSTOP),
+                Report::Group(_, stopped) | Report::Event(PtraceEvent::Stop, stopped) => {
+                    self.stops = true;
+                    (stopped, 0)
+                }
+                report @ (Report::Exited(_) | Report::Killed(..) | Report::Event(PtraceEvent::Exit, _)) => {
+                    return Err(StopError::Instead(report));
+                }
+                other => return Err(StopError::bug(format!("on its way to a call, a tracee met {other:?}"))),
+            };
+        }
+    }
+
+    /// The tracee is to go on by itself: it first stops where its process does.
+    pub(crate) fn over(&self, stopped: &Stopped) -> Result<(), StopError> {
+        if self.stops {
+            Running::assume(stopped.tid()).interrupt()?;
+        }
+        Ok(())
     }
 }

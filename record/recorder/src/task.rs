@@ -326,6 +326,8 @@ pub(crate) struct Task {
     pub(crate) put_off: bool,
     /// It stops with its process.
     pub(crate) halt: Halt,
+    /// The signal that is to stop its process, which met it in its own code, and what came with it.
+    pub(crate) stopping: Option<(i32, [u8; 128])>,
     /// It asked for others to run (`sched_yield`).
     pub(crate) yields: bool,
     /// Its place among those that could run, the lowest first.
@@ -424,6 +426,7 @@ impl Task {
             adrift: false,
             put_off: false,
             halt: Halt::No,
+            stopping: None,
             yields: false,
             rank: 0,
             ranks_anew: false,

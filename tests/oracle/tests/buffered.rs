@@ -26,7 +26,7 @@ fn what_was_killed_while_it_made_a_call_is_told_to_the_end() {
 #[track_caller]
 fn killed_after(patience: u64) -> bool {
     let scratch = tempfile::tempdir().unwrap();
-    let (printed, trace) = recorded(scratch.path(), "killed_children", |i, pid| {
+    let (printed, trace) = recorded(scratch.path(), "killed_children", &[KILLED], |i, pid| {
         std::thread::sleep(Duration::from_micros(patience * (1500 + 377 * (i % 9))));
         send(pid, libc::SIGKILL);
     });
@@ -51,11 +51,23 @@ fn killed_after(patience: u64) -> bool {
     in_calls > 5 && (buffered > 1000 || !buffers_calls())
 }
 
+/// Nor does one tell less that is killed on its way into a handler.
+#[test]
+fn what_was_killed_while_it_was_sent_signals_ends_where_it_stood() {
+    const RAISES: u32 = 5;
+    let scratch = tempfile::tempdir().unwrap();
+    let (printed, trace) = recorded(scratch.path(), "killed_children", &[3 * KILLED, RAISES], |i, pid| {
+        std::thread::sleep(Duration::from_micros(1000 + 137 * (i % 15)));
+        send(pid, libc::SIGKILL);
+    });
+    signalled::replays(trace.dir(), &printed);
+}
+
 /// Stops cannot be blocked: they come also where a new program gets what it needs.
 #[test]
 fn stops_arrive_wherever_the_recorder_makes_calls() {
     let scratch = tempfile::tempdir().unwrap();
-    let (printed, trace) = recorded(scratch.path(), "stopped_execs", |_, pid| {
+    let (printed, trace) = recorded(scratch.path(), "stopped_execs", &[KILLED], |_, pid| {
         let pause = |micros| std::thread::sleep(Duration::from_micros(micros));
         for i in 0..1 << 20 {
             // SAFETY: kill takes numbers only; while one of the group is left none other gets its number.
@@ -72,15 +84,50 @@ fn stops_arrive_wherever_the_recorder_makes_calls() {
     signalled::replays(trace.dir(), &printed);
 }
 
+/// A stop that is seen to only when the process is asked to go on again has no effect.
+#[test]
+fn what_is_asked_to_go_on_goes_on_wherever_it_was_stopped() {
+    const TIMES: u64 = 200;
+    let scratch = tempfile::tempdir().unwrap();
+    let (printed, trace) = recorded(scratch.path(), "endless_calls", &[], |_, pid| {
+        for i in 0..TIMES {
+            send(pid, libc::SIGSTOP);
+            std::thread::sleep(Duration::from_micros(i % 10 * 20));
+            send(pid, libc::SIGCONT);
+            if !runs_on(pid) {
+                send(pid, libc::SIGKILL);
+                panic!("stop {i} of {TIMES} lasts");
+            }
+        }
+        send(pid, libc::SIGTERM);
+    });
+    signalled::replays(trace.dir(), &printed);
+}
+
+/// Whether a process soon runs for another millisecond.
+fn runs_on(pid: i32) -> bool {
+    const PATIENCE: u32 = 30_000;
+    let nanos = || -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    let before = nanos();
+    (0..PATIENCE).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        nanos() > before + 1_000_000
+    })
+}
+
 /// Records a program of `tests/programs/points` in `dir`, with a call for each process that it prints the id of, by its line. What it printed,
 /// and the recording, which has no violation.
 #[track_caller]
-fn recorded(dir: &Path, program: &str, each: impl Fn(u64, i32)) -> (String, Trace) {
+fn recorded(dir: &Path, program: &str, args: &[u32], each: impl Fn(u64, i32)) -> (String, Trace) {
     let source = programs::folder().join("points").join(format!("{program}.c"));
     let guest = programs::build_file(&source, dir);
     let trace = dir.join("trace");
     let mut command: Command = recorder_with(&["-q"], &trace);
-    let mut recorder = command.arg(&guest).arg(KILLED.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut recorder =
+        command.arg(&guest).args(args.iter().map(u32::to_string)).stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = String::new();
     for (i, line) in BufReader::new(recorder.stdout.take().unwrap()).lines().map(Result::unwrap).enumerate() {
         printed += &format!("{line}\n");

@@ -1,6 +1,6 @@
 // BUILD: -pthread
 // Children that make calls, threads, processes and programs, handle signals and map memory, and tell in shared memory how far they came, are killed
-// from outside wherever they are.
+// from outside wherever they are. So many, of one kind if that is given.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -92,7 +92,7 @@ int main(int argc, char **argv) {
         for (int j = 0; j < STEPS; j++)
             steps[j] = 0;
         // Every second one makes nothing but calls.
-        int kind = i % 2 ? i / 2 % KINDS : 0;
+        int kind = argc > 2 ? atoi(argv[2]) : i % 2 ? i / 2 % KINDS : 0;
         int child = fork();
         if (child == 0) work(kind, i % 4 != 3);
         printf("%d\n", child);
