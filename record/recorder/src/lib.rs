@@ -64,6 +64,7 @@ mod launch;
 mod machine;
 mod memmap;
 mod narrow;
+mod order;
 mod output;
 mod pages;
 mod paranoid;

@@ -20,6 +20,7 @@ use crate::command::Prepared;
 use crate::count::Counting;
 use crate::cpuid::Trapping;
 use crate::ending::Requests;
+use crate::order::Order;
 use crate::output::Streams;
 use crate::ptracing::Tracing;
 use crate::reading::Looking;
@@ -130,10 +131,8 @@ pub(crate) struct Session {
     pub(crate) turn: Option<(HostTid, u32)>,
     /// Who had it last.
     pub(crate) last: HostTid,
-    /// How often it was given.
-    pub(crate) turns: u32,
-    /// Who had the last turn that was given to a task of lower priority.
-    pub(crate) lower: HostTid,
+    /// Who gets it next, if fairness chooses.
+    pub(crate) order: Order,
     pub(crate) seen_tick: u32,
     /// The tick at which the next one was last asked for earlier.
     pub(crate) hastened: Option<u32>,
@@ -253,8 +252,7 @@ impl Session {
             ready: BTreeSet::new(),
             turn: None,
             last: first,
-            turns: 0,
-            lower: first,
+            order: Order::new(first),
             seen_tick: 0,
             hastened: None,
             standing: Vec::new(),
@@ -333,10 +331,14 @@ impl Session {
         let noted = self.core.sink.writer.next_id() != before;
         if self.comes_too_early(tid, &report) {
             if let Some(task) = self.tasks.get_mut(&tid) {
+                if task.pending.is_some() {
+                    self.order.woke(tid);
+                }
                 task.run = Run::Waits(report);
                 self.ready.insert(tid);
             }
             self.tell_holder();
+            self.hasten(tid);
             return Ok(());
         }
         self.end_wait(tid, &mut report);
@@ -390,7 +392,13 @@ impl Session {
                     ending::finish_off(tid, other);
                     return Ok(());
                 }
-                other => dispatch(&mut self.core, task, other),
+                other => {
+                    let (waits, turn) = (task.pending.is_some(), self.turn);
+                    if waits && turn.is_none_or(|(holder, _)| holder != tid) {
+                        self.order.woke(tid);
+                    }
+                    dispatch(&mut self.core, task, other)
+                }
             };
             match self.conclude(tid, result)? {
                 Some(instead) => report = instead,
@@ -502,6 +510,7 @@ impl Session {
             chaos.gone(tid);
         }
         let Some(task) = self.tasks.remove(&tid) else { return Ok(()) };
+        self.order.forget(tid);
         self.core.sink.announce(task.id)?;
         if task.pending.is_some() {
             task.space.count_call(-1);

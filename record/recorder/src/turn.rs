@@ -1,7 +1,6 @@
 //! Whose turn it is: passing it on, resuming who has it, and waiting for what happens next.
 
 use std::io;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
 use ptrace::{HostTid, PtraceEvent, Report, Running, Stopped, Waited};
@@ -12,9 +11,6 @@ use crate::session::{SOON, Session};
 use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
 use crate::{buffer, point, procfs, ptracing, signal, standing};
-
-/// One in so many turns goes to a task of lower priority, so that what it holds up comes about.
-const LOWER: u32 = 8;
 
 impl Session {
     /// Passes the turn on where that is due, and resumes who has it.
@@ -233,18 +229,11 @@ impl Session {
 
     /// Who gets the turn.
     fn pick(&mut self) -> Option<HostTid> {
-        if self.chaos.is_none() {
-            self.turns = self.turns.wrapping_add(1);
-            let first = self.next_by_rank()?;
-            return self
-                .turns
-                .is_multiple_of(LOWER)
-                .then(|| self.next_below(first))
-                .flatten()
-                .or(Some(first));
-        }
         let able = self.ready.iter().copied().filter(|tid| self.may_run(*tid)).collect();
-        self.chaos.as_mut()?.choose(&able)
+        match &mut self.chaos {
+            Some(chaos) => chaos.choose(&able),
+            None => self.order.next(&able, |tid| self.tasks.get(&tid).map(|task| task.rank)),
+        }
     }
 
     /// Whether another task could be given the turn.
@@ -254,31 +243,6 @@ impl Session {
 
     fn somebody_ready(&self) -> bool {
         self.ready.iter().any(|tid| self.may_run(*tid))
-    }
-
-    fn rank(&self, tid: HostTid) -> Option<i32> {
-        self.tasks.get(&tid).map(|task| task.rank)
-    }
-
-    /// The next task to get the turn, among those of the highest priority.
-    fn next_by_rank(&self) -> Option<HostTid> {
-        // The first of equals.
-        self.circle(self.last).filter(|tid| self.may_run(*tid)).min_by_key(|tid| self.rank(*tid))
-    }
-
-    /// The next task among those of lower priority than this one. They have a circle of their own: counted from who had the last turn of
-    /// all, it could be the same one each time.
-    fn next_below(&mut self, first: HostTid) -> Option<HostTid> {
-        let above = self.rank(first);
-        let next = self.circle(self.lower).find(|tid| self.may_run(*tid) && self.rank(*tid) > above)?;
-        self.lower = next;
-        Some(next)
-    }
-
-    /// Who is ready, in a circle that begins after this task.
-    fn circle(&self, last: HostTid) -> impl Iterator<Item = HostTid> {
-        let after = self.ready.range((Excluded(last), Unbounded));
-        after.chain(&self.ready).copied()
     }
 
     /// Asks the kernel for everybody's priority.

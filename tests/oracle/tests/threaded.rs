@@ -76,6 +76,14 @@ fn scheduled(program: &str) -> (u32, u32) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
+/// A slice of each of the three others would be 60 ms.
+#[test]
+fn who_wakes_up_need_not_wait_for_all_others() {
+    const LONGEST: u32 = 25_000;
+    let (computing, calling) = scheduled("wakes_beside_busy");
+    assert!(computing < LONGEST && calling < LONGEST, "{computing} and {calling} us a time");
+}
+
 #[test]
 fn who_yields_lets_the_other_go_on() {
     let (changes, most) = scheduled("yields");
