@@ -396,7 +396,7 @@ impl Feed {
         self.joined = shapes::end_of(path.end).leads_on();
         self.raw.log(&record[..fixed]);
         if entry.kind == Kind::Variable {
-            self.variable(record, &block)?;
+            self.variable(record, slots)?;
         }
         if let translate::Terminator::Stop { at } = path.end {
             self.stopped_at = Some(at);
@@ -414,8 +414,7 @@ impl Feed {
     }
 
     /// The runs of the variable stores of a record.
-    fn variable(&mut self, record: &[u8], block: &Block) -> Result<(), FeedError> {
-        let slots = &block.translated.slots;
+    fn variable(&mut self, record: &[u8], slots: &[translate::Slot]) -> Result<(), FeedError> {
         let mut runs = VariableRuns { raw: &mut self.raw, slots };
         walk(record, &self.logs, &mut runs).map_err(|source| FeedError::Log { space: self.space, source })
     }
@@ -434,9 +433,12 @@ impl Feed {
         let instructions = word(record, 4).ok_or_else(truncated)?;
         let block = self.blocks.get(id as usize).ok_or(broken(BadLog::UnknownBlock { at: 0, id }))?;
         let block = Rc::clone(block);
-        let (shape, bytes) = shapes::of_part(&block, &self.logs[id as usize], instructions);
-        let mut len = 8 + bytes as usize;
-        let bulk = block.translated.slots.first().is_some_and(translate::Slot::is_bulk);
+        let log = &self.logs[id as usize];
+        let (shape, bytes) = shapes::of_part(&block, log, instructions);
+        let slots = &block.translated.slots;
+        let retired = slots.partition_point(|slot| slot.instruction < instructions);
+        let mut len = 8 + log.begun(instructions).1 as usize;
+        let bulk = slots.first().is_some_and(translate::Slot::is_bulk);
         if bulk && bytes >= 20 {
             len += (word(record, 8 + 16).ok_or_else(truncated)? as usize).next_multiple_of(4);
         }
@@ -447,19 +449,15 @@ impl Feed {
             self.system(stopped, gap.clamp(1, 15) as u8, tools.dictionary);
         }
         self.joined = false;
-        match shape {
-            Some(shape) => {
-                self.raw.block(intern(tools.dictionary, &shape), shape.instructions());
-                self.moment.0 += u64::from(shape.instructions());
-                self.raw.log(&record[4..8 + bytes as usize]);
-                self.variable(record, &block)?;
-            }
-            // A string store that a fault interrupted stored without retiring: the fault's event is who wrote.
-            None => {
-                let mut runs = Interrupted { raw: &mut self.raw, event };
-                walk(record, &self.logs, &mut runs).map_err(broken)?;
-            }
+        if let Some(shape) = shape {
+            self.raw.block(intern(tools.dictionary, &shape), shape.instructions());
+            self.moment.0 += u64::from(shape.instructions());
+            self.raw.log(&record[4..8 + bytes as usize]);
+            self.variable(record, &slots[..retired])?;
         }
+        // A string store or a scatter that a fault interrupted stored without retiring: the fault's event is who wrote.
+        let mut runs = Interrupted { raw: &mut self.raw, event, from: retired as u32 };
+        walk(record, &self.logs, &mut runs).map_err(broken)?;
         Ok(len)
     }
 }
@@ -484,13 +482,17 @@ impl Sink for VariableRuns<'_> {
 struct Interrupted<'a> {
     raw: &'a mut RawGranule,
     event: EventId,
+    /// The first slot of that instruction.
+    from: u32,
 }
 
 impl Sink for Interrupted<'_> {
     fn block(&mut self, _id: translate::BlockId, _path: u32, _instructions: u32) {}
 
-    fn store(&mut self, _slot: u32, addr: GuestAddr, bytes: &[u8]) {
-        self.raw.system(self.event, addr, bytes);
+    fn store(&mut self, slot: u32, addr: GuestAddr, bytes: &[u8]) {
+        if slot >= self.from {
+            self.raw.system(self.event, addr, bytes);
+        }
     }
 }
 

@@ -88,6 +88,16 @@ impl Space {
         }
     }
 
+    /// An opmask register of the guest.
+    fn opmask(&self, number: u8) -> u64 {
+        /// The component that holds them (Intel SDM vol. 1, 13.5.6).
+        const OPMASKS: u32 = 5;
+        let at = std::arch::x86_64::__cpuid_count(0xd, OPMASKS).ebx as usize + 8 * usize::from(number);
+        let state = self.host.xstate().ok();
+        let bytes = state.as_ref().and_then(|state| state.0.get(at..)?.first_chunk().copied());
+        bytes.map_or(u64::MAX, u64::from_le_bytes)
+    }
+
     /// A string store has retired whose contents were too long for the log.
     pub(crate) fn log_bulk(&mut self, block: &Rc<Block>) {
         let start = self.slot.page().bulk_start;
@@ -104,8 +114,10 @@ impl Space {
         let next = (self.slot.page().log_next - self.log_at) as usize;
         let end = (next + longest as usize + 4).min(self.slot.log_len());
         let written = self.slot.log()[next..end].to_vec();
-        let (start, rdi) = (self.slot.page().bulk_start, self.regs.rdi);
-        let record = partial_record(&block.translated, mark, &written, start, rdi, &mut self.contents());
+        let string = (self.slot.page().bulk_start, self.regs.rdi);
+        let mut opmask = |number| self.opmask(number);
+        let record =
+            partial_record(&block.translated, mark, &written, string, &mut self.contents(), &mut opmask);
         self.append(&record);
     }
 }

@@ -409,6 +409,8 @@ pub enum Condition {
     Scatter {
         /// Where the 8 bytes of bits are.
         at: u32,
+        /// The opmask register that had them: each is cleared when its element is stored.
+        mask: u8,
         /// Where the indices are, signed.
         indices: u32,
         /// Bytes in an index.

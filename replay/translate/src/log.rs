@@ -7,8 +7,8 @@
 //! record  := header: u32 (Header), then path.log_bytes bytes (see Slot), then for a block of one
 //!            string store (or state save) the contents, `len` bytes padded to 4
 //!          | header: u32 of path 15, instructions: u32, then the bytes of the slots of those first
-//!            `instructions` instructions (`BlockLog::part`): a block that a fault ended (written by the supervisor:
-//!            `partial_record`)
+//!            `instructions` instructions, and of a scatter that is next (`BlockLog::begun`): a block that a fault
+//!            ended (written by the supervisor: `partial_record`)
 //! ```
 //!
 //! A header also has the length of its record if that is short and always the same: who reads the log need not look at the block
@@ -144,7 +144,7 @@ pub fn walk(log: &[u8], blocks: &[BlockLog], sink: &mut impl Sink) -> Result<(),
         let block = blocks.get(id as usize).ok_or(BadLog::UnknownBlock { at, id })?;
         let (instructions, slots, start, fixed) = if number == PARTIAL_PATH {
             let instructions = word32(record, 4).ok_or(truncated)?;
-            let (slots, bytes) = block.part(instructions);
+            let (slots, bytes) = block.begun(instructions);
             (instructions, slots, 8, bytes)
         } else {
             let path =
@@ -169,7 +169,19 @@ impl BlockLog {
     /// string store's also when it is not among them; and its bytes after the instruction count. These end where the
     /// next slot's begin, and are those of the longest path when that slot has none.
     pub fn part(&self, instructions: u32) -> (&[Slot], u32) {
-        let count = self.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk());
+        self.first(self.slots.partition_point(|slot| slot.instruction < instructions || slot.is_bulk()))
+    }
+
+    /// The same with the slot of the next instruction if that is a scatter: it stores elements before one faults.
+    pub fn begun(&self, instructions: u32) -> (&[Slot], u32) {
+        let done = self.part(instructions);
+        let next = done.0.len();
+        let scatters = |slot: &Slot| slot.instruction == instructions && slot.is_scatter();
+        if self.slots.get(next).is_some_and(scatters) { self.first(next + 1) } else { done }
+    }
+
+    /// The first `count` slots, and where their bytes end.
+    fn first(&self, count: usize) -> (&[Slot], u32) {
         let all = self.paths.first().map_or(0, |path| path.log_bytes);
         let bytes = self.slots.get(count).and_then(Slot::first_byte).unwrap_or(all);
         (&self.slots[..count], bytes)
@@ -180,6 +192,10 @@ impl Slot {
     /// Whether its contents follow the record's fixed part.
     pub fn is_bulk(&self) -> bool {
         matches!(self.contents, Contents::String(_) | Contents::State(_))
+    }
+
+    const fn is_scatter(&self) -> bool {
+        matches!(self.condition, Condition::Scatter { .. })
     }
 
     /// The least offset of its bytes in the record.
@@ -252,7 +268,7 @@ fn store(
                 sink.store(number, GuestAddr(addr), &bytes[..stored]);
             }
         }
-        Condition::Scatter { at, indices, index, scale, element } => {
+        Condition::Scatter { at, indices, index, scale, element, .. } => {
             let elements = bytes.chunks(usize::from(element.max(1))).zip(bits(word64(fixed, at)?));
             for (i, (bytes, set)) in (0..).zip(elements) {
                 let index = match index {
@@ -355,14 +371,15 @@ fn word64(bytes: &[u8], at: u32) -> Option<u64> {
 /// The record of a block that a fault ended at `mark`, to be appended to the log (at or after `log_next`). `written`
 /// are the bytes from [`log_next`](crate::EnginePage::log_next) on (as many as the block's longest path has, plus the
 /// header); `start` is [`bulk_start`](crate::EnginePage::bulk_start), `rdi` the guest's rdi at the fault, and
-/// `contents` reads guest memory for a string store that was interrupted (start, bytes to fill).
+/// `contents` reads guest memory for a string store that was interrupted (start, bytes to fill), `opmask` the guest's opmask
+/// register of a number for a scatter that was.
 pub fn partial_record(
     block: &Translated,
     mark: &Mark,
     written: &[u8],
-    start: u64,
-    rdi: u64,
+    (start, rdi): (u64, u64),
     contents: &mut dyn FnMut(GuestAddr, &mut [u8]),
+    opmask: &mut dyn FnMut(u8) -> u64,
 ) -> Vec<u8> {
     let header = Header::long(block.id, PARTIAL_PATH);
     let mut record = Vec::new();
@@ -375,12 +392,26 @@ pub fn partial_record(
             bulk_body(&mut record, slot, start, rdi, contents);
         }
         _ => {
-            let len = BlockLog::from(block).part(mark.retired).1 as usize;
+            let log = BlockLog::from(block);
+            let (slots, len) = log.begun(mark.retired);
             let body = written.get(HEADER_BYTES as usize..).unwrap_or(&[]);
-            record.extend_from_slice(&body[..len.min(body.len())]);
+            let from = record.len();
+            record.extend_from_slice(&body[..body.len().min(len as usize)]);
+            if let Some(slot) = slots.last().filter(|slot| slot.instruction == mark.retired) {
+                keep_stored(&mut record[from..], slot, opmask);
+            }
         }
     }
     record
+}
+
+/// Leaves those bits of an interrupted scatter whose elements were stored: the instruction has cleared them.
+fn keep_stored(body: &mut [u8], slot: &Slot, opmask: &mut dyn FnMut(u8) -> u64) {
+    if let Condition::Scatter { at, mask, .. } = slot.condition
+        && let Some(bits) = body.get_mut(at as usize..).and_then(<[u8]>::first_chunk_mut::<8>)
+    {
+        *bits = (u64::from_le_bytes(*bits) & !opmask(mask)).to_le_bytes();
+    }
 }
 
 /// The record of a block that left by [`ExitKind::LogBulk`](crate::ExitKind::LogBulk) or

@@ -426,14 +426,14 @@ impl Generator<'_> {
     /// Logs all of a scatter but its address before it runs: it clears its mask. A later element overwrites an earlier one, as in
     /// memory.
     fn log_scatter(&mut self, observer: &mut Observer, scatter: &Scatter, contents: Contents) -> Condition {
-        let &Scatter { indices_size, index, scale, element, .. } = scatter;
+        let &Scatter { mask, indices_size, index, scale, element, .. } = scatter;
         let (at, indices) = (observer.take(8), observer.take(indices_size));
-        self.log_opmask(observer, scatter.mask, indices_size / u32::from(index), at);
+        self.log_opmask(observer, mask, indices_size / u32::from(index), at);
         self.evex_store(in_record(observer, indices), scatter.indices, indices_size);
         if let Contents::Logged { at } = contents {
             self.evex_store(in_record(observer, at), scatter.elements, scatter.elements_size);
         }
-        Condition::Scatter { at, indices, index, scale, element }
+        Condition::Scatter { at, mask, indices, index, scale, element }
     }
 
     /// Makes the store of `step` again, into the record.

@@ -7,6 +7,7 @@ use backstory_oracle::command::{backstory, record};
 use backstory_oracle::programs;
 use backstory_oracle::stepper::walk;
 use backstory_oracle::stores::{Byte, Stores};
+use guest::{GuestAddr, GuestRange};
 use store::{Author, Order, Store, WriteQuery};
 use trace::Trace;
 
@@ -84,6 +85,34 @@ fn string_instructions() {
 #[test]
 fn with_a_library() {
     check("recursion");
+}
+
+/// Single-stepping cannot tell what of a scatter was stored before a fault.
+#[test]
+fn scatters_that_fault_halfway() {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = programs::build("scattered", scratch.path());
+    let dir = scratch.path().join("trace");
+    record(&dir, &[program]);
+    assert!(backstory(["index"]).arg(&dir).output().unwrap().status.success());
+    let store = Store::open(&dir, &Trace::open(&dir).unwrap().uuid()).unwrap();
+    let room = GuestRange::new(GuestAddr(0x1100_0000), 4 * 4096);
+    let query = WriteQuery { addrs: Some(room), ..WriteQuery::default() };
+    let mut words = BTreeMap::new();
+    for row in store.writes(&query).unwrap() {
+        let row = row.unwrap();
+        let value = store.value(&row).unwrap();
+        assert_eq!(value.len() % 4, 0, "{row:?}");
+        for (at, word) in (row.addr.0..).step_by(4).zip(value.chunks(4)) {
+            words.insert((at - room.start.0) / 4, u32::from_le_bytes(word.try_into().unwrap()));
+        }
+    }
+    // Element 1 lies where element 13 does later; 2 is masked out.
+    let at = [1, 4, 1024, 1025, 5, 6, 2048, 2049, 7, 1026, 8, 2, 3072, 9];
+    let numbers = [0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    let expected: BTreeMap<u64, u32> =
+        at.into_iter().zip(numbers).map(|(at, i)| (at, 0x5a00_0000 + i)).collect();
+    assert_eq!(words, expected);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use backstory_engine::{Exit, Mode, Space};
-use guest::{GuestAddr, GuestMemory};
+use backstory_engine::{Exit, MapRequest, MapSource, Mode, Space};
+use guest::{GuestAddr, GuestMemory, GuestRange, Prot};
 use translate::BlockId;
 use translate::log::{BlockLog, Sink, walk};
 
@@ -92,6 +92,75 @@ fn the_log_is_what_was_stored() {
         for (addr, byte) in copy.bytes.range(start..start + 7_300_000) {
             assert_eq!(memory[(addr - start) as usize], *byte, "{addr:#x} in {mode:?}");
         }
+    }
+}
+
+/// Elements go to pages that are not there, first and last ones among them: the mask tells which are still to be stored.
+const SCATTERED: &str = r"
+.globl _start
+_start:
+    mov $0x11000000, %edi
+    vmovdqu32 indices(%rip), %zmm1
+    vpbroadcastd fill(%rip), %zmm2
+    vpaddd indices(%rip), %zmm2, %zmm2
+    mov $0xfffb, %eax
+    kmovw %eax, %k3
+    mov %rdi, buffer(%rip)
+    vpscatterdd %zmm2, (%rdi,%zmm1,4){%k3}
+    mov %rax, buffer+8(%rip)
+    mov $60, %eax
+    syscall
+.data
+fill: .long 0x5a000000
+.balign 64
+indices: .long 1, 2, 3, 4, 1024, 1025, 5, 6, 2048, 2049, 7, 1026, 8, 2, 3072, 9
+.bss
+buffer: .skip 16
+";
+
+#[test]
+fn a_scatter_that_faults_halfway_is_logged_as_far_as_it_came() {
+    if !is_x86_feature_detected!("avx512f") {
+        eprintln!("skipped: the processor lacks AVX-512");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "scattered.s", SCATTERED, &["-static", "-nostdlib"]);
+    for (mode, budget) in [(Mode::Indexed, None), (Mode::IndexedExact, None), (Mode::Indexed, Some(1))] {
+        let mut space = Native::start(&program, &[]).image(mode);
+        let mut copy = Copy::default();
+        let mut faults = 0;
+        loop {
+            match space.run(budget).unwrap() {
+                Exit::Syscall => break,
+                Exit::Fault(fault) => {
+                    faults += 1;
+                    space.map(&zeroes(fault.addr.page())).unwrap();
+                }
+                exit => assert_eq!(exit, Exit::Budget),
+            }
+        }
+        drain(&mut space, &mut copy);
+        assert_eq!(faults, 4, "{mode:?}");
+        assert_eq!(copy.instructions, space.retired(), "{mode:?}");
+        let mut memory = vec![0; 4 * 4096];
+        space.read(GuestAddr(0x1100_0000), &mut memory).unwrap();
+        let logged = copy.bytes.range(0x1100_0000..0x1100_4000).map(|(&at, &byte)| (at - 0x1100_0000, byte));
+        assert_eq!(logged.clone().count(), 14 * 4, "{mode:?}");
+        for (at, byte) in logged {
+            assert_eq!(memory[at as usize], byte, "{at:#x} in {mode:?}");
+        }
+    }
+}
+
+fn zeroes(page: GuestAddr) -> MapRequest {
+    MapRequest {
+        range: GuestRange::new(page, 4096),
+        prot: Prot::from_bits(3),
+        shared: false,
+        grows_down: false,
+        no_reserve: false,
+        source: MapSource::Zero,
     }
 }
 

@@ -250,10 +250,12 @@ impl<'a> Cache<'a> {
         if self.mode.logs() && block.instructions() > 0 {
             let len = block.paths.iter().map(|path| path.log_bytes).max().unwrap_or(0) + log::HEADER_BYTES;
             let written = self.world.bytes(page.log_next, len as usize);
-            let record =
-                log::partial_record(block, &mark, written, page.bulk_start, regs.rdi, &mut |at, into| {
-                    into.copy_from_slice(self.world.bytes(at.0, into.len()));
-                });
+            let opmasks = opmasks(&self.world.xstate());
+            let mut opmask = |number| opmasks[usize::from(number)];
+            let mut contents =
+                |at: GuestAddr, into: &mut [u8]| into.copy_from_slice(self.world.bytes(at.0, into.len()));
+            let string = (page.bulk_start, regs.rdi);
+            let record = log::partial_record(block, &mark, written, string, &mut contents, &mut opmask);
             self.drain();
             self.log.extend_from_slice(&record);
         }
@@ -359,7 +361,8 @@ impl<'a> Cache<'a> {
             let len = block.paths[0].log_bytes + log::HEADER_BYTES;
             page.log_next -= u64::from(len);
             let written = self.world.bytes(page.log_next, len as usize);
-            let record = log::partial_record(block, &mark, written, 0, regs.rdi, &mut |_, _| ());
+            let record =
+                log::partial_record(block, &mark, written, (0, regs.rdi), &mut |_, _| (), &mut |_| 0);
             self.drain();
             self.log.extend_from_slice(&record);
         }
@@ -422,6 +425,13 @@ pub(crate) fn comparable(xstate: &XState) -> Vec<u8> {
     // Whether a component in its initial state is marked as such is up to the processor.
     image[512..576].fill(0);
     image
+}
+
+/// The opmask registers in an extended state.
+fn opmasks(xstate: &XState) -> [u64; 8] {
+    let from = std::arch::x86_64::__cpuid_count(0xd, 5).ebx as usize;
+    let bytes = |number: usize| xstate.get(from + 8 * number..)?.first_chunk().copied();
+    std::array::from_fn(|number| bytes(number).map_or(0, u64::from_le_bytes))
 }
 
 /// Whether this processor has transactional memory.
