@@ -61,7 +61,7 @@ fn query_help() -> String {
     format!(
         "Tables: {}; `SELECT *` leaves out the columns in parentheses. Functions: {}. `.schema` instead of SQL describes \
          tables and columns, `.help` lists the other commands. A moment may be written \
-         as elsewhere: WHERE moment >= @123456789. With standard input redirected and no SQL, both are read \
+         as elsewhere (but for shares): WHERE moment >= @123456789, or @end. With standard input redirected and no SQL, both are read \
          from there.",
         names.join(", "),
         functions.join(", ")

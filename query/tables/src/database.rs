@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use guest::{EventId, FileId, GuestAddr, GuestRange, Moment};
+use guest::{EventId, FileId, GuestAddr, GuestRange, Moment, When};
 use rusqlite::{Connection, OptionalExtension};
 use store::{QueryError, Store, SyscallRow};
 use symbols::{KeptFile, Layout, MappedFile, Mapping, Symbols};
-use trace::Trace;
+use trace::{Moments, Trace};
 
 use crate::calls::CallsTable;
 use crate::error::SqlError;
@@ -151,10 +151,19 @@ impl Database {
     pub fn run(&self, sql: &str, format: Format, out: &mut dyn Write) -> Result<u64, RenderError> {
         let failed = || self.recording.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         failed();
-        render::run(&self.connection, sql, format, out).map_err(|error| match (error, failed()) {
+        let landmark = |when| self.landmark(when);
+        render::run(&self.connection, sql, format, &landmark, out).map_err(|error| match (error, failed()) {
             (RenderError::Sql(_), Some(index)) => RenderError::Index(index),
             (error, _) => error,
         })
+    }
+
+    fn landmark(&self, when: When) -> Result<Moment, String> {
+        let trace = self.trace();
+        let moments = Moments::load(trace).map_err(|error| error.to_string())?;
+        let moments = moments.ok_or("landmarks are known when the index is whole: see `backstory index`")?;
+        let found = trace::resolve_when(trace, &moments, when).map_err(|error| error.to_string())?;
+        found.map_err(|error| error.to_string())
     }
 
     /// Compiles `sql` without running it: what is wrong with it, if anything.

@@ -38,7 +38,12 @@ impl SqlError {
 
     /// A parameter that nothing gives a value; SQLite would take it for NULL.
     pub(crate) fn unbound(sql: &str, name: &str) -> Self {
-        let message = format!("`{name}` has no value: the only parameters are moments (@123456789)");
+        let moments = "moments (@123456789, @start, @end, @exit, @signal)";
+        Self::at(sql, name, format!("`{name}` has no value: the only parameters are {moments}"))
+    }
+
+    /// About a parameter.
+    pub(crate) fn at(sql: &str, name: &str, message: String) -> Self {
         Self { message, sql: sql.to_owned(), offset: sql.find(name), damaged: false, source: None }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use guest::{Moment, When};
 use rusqlite::types::Value;
 use rusqlite::{Batch, Connection, Statement, fallible_iterator::FallibleIterator};
 
@@ -47,18 +48,22 @@ const SAMPLE: usize = 100;
 /// The widest column of a table; longer values push the rest of their line to the right.
 const WIDEST: usize = 60;
 
+/// The moment that a landmark (`@end`) has, or why there is none.
+pub(crate) type Landmark<'a> = &'a dyn Fn(When) -> Result<Moment, String>;
+
 /// Runs every statement in `sql` and writes the rows of those that have any. Returns how many rows there were.
 pub(crate) fn run(
     connection: &Connection,
     sql: &str,
     format: Format,
+    landmark: Landmark<'_>,
     out: &mut dyn Write,
 ) -> Result<u64, RenderError> {
     let mut batch = Batch::new(connection, sql);
     let (mut count, mut printed) = (0, false);
     loop {
         let Some(mut statement) = batch.next().map_err(|e| located(sql, e))? else { break };
-        bind(sql, &mut statement)?;
+        bind(sql, &mut statement, landmark)?;
         if statement.column_count() == 0 {
             statement.raw_execute().map_err(|e| SqlError::new(sql, 0, e))?;
             continue;
@@ -77,13 +82,21 @@ pub(crate) fn run(
     Ok(count)
 }
 
-/// Gives `@123` its number: SQLite takes it for a parameter. Any other parameter has no value.
-fn bind(sql: &str, statement: &mut Statement<'_>) -> Result<(), SqlError> {
+/// Gives `@123` and `@end` their numbers: SQLite takes them for parameters. Any other parameter has no value.
+fn bind(sql: &str, statement: &mut Statement<'_>, landmark: Landmark<'_>) -> Result<(), SqlError> {
     for index in 1..=statement.parameter_count() {
         let name = statement.parameter_name(index).unwrap_or("?").to_owned();
-        let moment = name.strip_prefix('@').and_then(|digits| digits.replace('_', "").parse::<i64>().ok());
-        let Some(moment) = moment else { return Err(SqlError::unbound(sql, &name)) };
-        statement.raw_bind_parameter(index, moment).map_err(|e| SqlError::new(sql, 0, e))?;
+        let when = name.strip_prefix('@').and_then(|moment| moment.replace('_', "").parse().ok());
+        let number = match when {
+            Some(When::Exactly(moment)) => i64::try_from(moment.0).ok(),
+            Some(when) => {
+                let moment = landmark(when).map_err(|reason| SqlError::at(sql, &name, reason))?;
+                i64::try_from(moment.0).ok()
+            }
+            None => None,
+        };
+        let number = number.ok_or_else(|| SqlError::unbound(sql, &name))?;
+        statement.raw_bind_parameter(index, number).map_err(|e| SqlError::new(sql, 0, e))?;
     }
     Ok(())
 }
@@ -274,7 +287,7 @@ mod tests {
     fn check(sql: &str, format: Format, expected: &str) {
         let connection = Connection::open_in_memory().unwrap();
         let mut out = Vec::new();
-        run(&connection, sql, format, &mut out).unwrap();
+        run(&connection, sql, format, &landmark, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
@@ -313,24 +326,38 @@ mod tests {
         check("SELECT 1 AS a; SELECT 2 AS b", Format::Csv, "a\r\n1\r\n\r\nb\r\n2\r\n");
     }
 
+    fn landmark(when: When) -> Result<Moment, String> {
+        match when {
+            When::Start => Ok(Moment(0)),
+            When::End => Ok(Moment(77)),
+            _ => Err("there is none".to_owned()),
+        }
+    }
+
+    fn failed(connection: &Connection, sql: &str) -> String {
+        run(connection, sql, Format::Table, &landmark, &mut Vec::new()).unwrap_err().to_string()
+    }
+
     #[test]
     fn moments_are_numbers_and_other_parameters_are_refused() {
         check("SELECT @12 + @1_000 AS x", Format::Csv, "x\r\n1012\r\n");
-        for name in ["?", ":x", "$x", "@end", "?1"] {
+        check("SELECT @end - @start AS x", Format::Csv, "x\r\n77\r\n");
+        for name in ["?", ":x", "$x", "@ends", "@99999999999999999999", "?1"] {
             let connection = Connection::open_in_memory().unwrap();
-            let error = run(&connection, &format!("SELECT 1 = {name}"), Format::Csv, &mut Vec::new());
-            let error = error.unwrap_err().to_string();
+            let error = failed(&connection, &format!("SELECT 1 = {name}"));
             assert!(error.starts_with(&format!("`{name}` has no value: ")), "{error}");
         }
+        let error = failed(&Connection::open_in_memory().unwrap(), "SELECT 1,\n @signal");
+        assert_eq!(error, "there is none\n   @signal\n   ^");
     }
 
     #[test]
     fn errors_name_the_place_in_the_whole_text() {
         let connection = Connection::open_in_memory().unwrap();
         let sql = "SELECT 1;\nSELECT nonsense";
-        let error = run(&connection, sql, Format::Table, &mut Vec::new()).unwrap_err().to_string();
+        let error = failed(&connection, sql);
         assert_eq!(error, "no such column: nonsense\n  SELECT nonsense\n         ^");
-        let error = run(&connection, "SELECT abs(-9223372036854775808)", Format::Table, &mut Vec::new());
-        assert_eq!(error.unwrap_err().to_string(), "integer overflow");
+        let error = failed(&connection, "SELECT abs(-9223372036854775808)");
+        assert_eq!(error, "integer overflow");
     }
 }
