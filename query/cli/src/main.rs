@@ -70,11 +70,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = error.print();
-        return if error.use_stderr() {
-            ExitCode::from(exit::Class::Input.code())
-        } else {
-            ExitCode::SUCCESS
+        return match error.print().and_then(|()| std::io::stdout().flush()) {
+            _ if error.use_stderr() => ExitCode::from(exit::Class::Input.code()),
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::report(&error.into()),
         };
     }
     let _ = writeln!(std::io::stderr(), "backstory: {}", first_line(&error.to_string()));

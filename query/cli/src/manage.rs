@@ -32,9 +32,10 @@ pub(crate) fn ls(args: &Ls) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|dir| match Trace::open(dir) {
             Ok(trace) => ((trace.header().started, ended(dir)), describe(&trace)),
-            Err(error) => ((0, ended(dir)), json!({ "trace": name(dir), "error": error.to_string() })),
+            Err(error) => ((0, ended(dir)), unreadable(dir, &error.to_string())),
         })
         .collect();
+    rows.extend(trace::unlisted(&root).iter().map(|(dir, why)| ((0, ended(dir)), unreadable(dir, why))));
     rows.sort_by_key(|(age, _)| *age);
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -132,6 +133,11 @@ pub(crate) fn check(args: &Check) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::from(Class::No.code()))
+}
+
+/// What `ls` shows of a recording that cannot be opened.
+fn unreadable(dir: &Path, why: &str) -> Value {
+    json!({ "trace": name(dir), "error": why })
 }
 
 /// Everything `ls` and `info` show of a recording.

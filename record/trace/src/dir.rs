@@ -204,6 +204,23 @@ pub fn list(root: &Path) -> Result<Vec<PathBuf>, DirError> {
     Ok(all)
 }
 
+/// The folders of `root` that are traces or what is left of one, but that [`list`] cannot tell so, and why; by name.
+pub fn unlisted(root: &Path) -> Vec<(PathBuf, String)> {
+    let why = |dir: &Path| match fs::metadata(dir.join(EVENTS)) {
+        Ok(_) => None,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Some(error.to_string()),
+        Err(_) => frame::begins_as_ours(&dir.join(PAYLOAD)).then(|| "it holds no events".to_owned()),
+    };
+    let Ok(entries) = fs::read_dir(root) else { return Vec::new() };
+    let is_folder = |entry: &fs::DirEntry| {
+        entry.file_name() != STORE && entry.file_type().is_ok_and(|kind| kind.is_dir())
+    };
+    let dirs = entries.flatten().filter(is_folder).map(|entry| entry.path());
+    let mut all: Vec<(PathBuf, String)> = dirs.filter_map(|dir| Some((dir.clone(), why(&dir)?))).collect();
+    all.sort();
+    all
+}
+
 /// Whether `dir` looks like a trace: it has an event stream.
 pub fn is_trace(dir: &Path) -> bool {
     dir.join(EVENTS).is_file()
@@ -298,6 +315,24 @@ mod tests {
         remove(&b).unwrap();
         assert_eq!(latest(root).unwrap(), a);
         assert!(matches!(remove(root), Err(DirError::NotATrace { .. })));
+    }
+
+    #[test]
+    fn what_cannot_be_told_to_be_a_trace_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
+        for name in ["a", "b", "c", STORE] {
+            fs::create_dir(root.join(name)).unwrap();
+        }
+        make(root, "ls");
+        std::os::unix::fs::symlink("events", root.join("b").join(EVENTS)).unwrap();
+        fs::write(root.join("c").join(PAYLOAD), "BACKSTRY..").unwrap();
+        let names = list(root).unwrap();
+        assert_eq!(names, [root.join("ls-0")]);
+        let [(b, why), (c, left)] = &unlisted(root)[..] else { panic!("{:?}", unlisted(root)) };
+        assert_eq!((b, c), (&root.join("b"), &root.join("c")));
+        assert!(why.starts_with("Too many levels of symbolic links"), "{why}");
+        assert_eq!(left, "it holds no events");
     }
 
     #[test]

@@ -51,7 +51,9 @@ mod writer;
 
 pub use abi::calls::{Call as NotedCall, Noted, Reading as NotedReading};
 pub use check::check;
-pub use dir::{DirError, Meant, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir};
+pub use dir::{
+    DirError, Meant, fresh, is_trace, latest, list, remove, resolve, root, set_latest, store_dir, unlisted,
+};
 pub use event::{
     Backing, Data, Event, ExecInfo, Fact, KeyPiece, Killed, MapOp, MemWrite, OutputStream, PageSum,
     PayloadRef, PieceRef, PointInfo, SignalAction, SignalInfo, SpawnInfo, Status, Stop, SyscallInfo,

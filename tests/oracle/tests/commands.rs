@@ -205,6 +205,59 @@ fn what_is_being_indexed_is_not_removed() {
     assert!(!trace.exists());
 }
 
+/// Moments by name, as elsewhere; what no recording has is said where it stands.
+#[test]
+fn landmarks_are_moments_in_sql() {
+    let scratch = tempfile::tempdir().unwrap();
+    let trace = scratch.path().join("t");
+    record(&trace, &["sh", "-c", "true & wait"]);
+    let ask = |sql: &str| backstory(["query", "--csv", "-t"]).arg(&trace).arg(sql).output().unwrap();
+    assert!(ask("SELECT 1").status.success());
+    let end =
+        Trace::open(&trace).map(|trace| trace::Moments::load(&trace).unwrap().unwrap().total().0).unwrap();
+    let said = stdout(&ask(
+        "SELECT @start, @end, @exit BETWEEN 1 AND @end, (SELECT count(*) FROM syscalls WHERE moment > @exit)",
+    ));
+    assert_eq!(said.lines().last().unwrap().trim_end(), format!("0,{end},1,0"));
+    let none = ask("SELECT @signal");
+    assert_eq!(none.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(
+        said.contains("there is no @signal: ") && said.contains("  SELECT @signal\n         ^"),
+        "{said}"
+    );
+}
+
+/// What cannot be written is an error, also where nothing but help was asked for.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for args in [&["--help"][..], &["--version"], &["record", "--help"], &["query", "-h"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = backstory(args.iter().copied()).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected = "backstory: cannot write the output: No space left on device (os error 28)\n";
+        assert_eq!((output.status.code(), said.as_str()), (Some(6), expected), "{args:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_listed_and_why() {
+    let scratch = tempfile::tempdir().unwrap();
+    let root = scratch.path();
+    for name in ["true-0", "true-1", "true-2"] {
+        record(&root.join(name), &["true"]);
+    }
+    std::fs::write(root.join("true-0/events"), "no").unwrap();
+    std::fs::remove_file(root.join("true-1/events")).unwrap();
+    let listed = done(&mut at(root, &["ls"]));
+    let lines: Vec<&str> = listed.lines().collect();
+    assert_eq!(lines.len(), 3, "{listed}");
+    assert!(lines.iter().any(|line| line.starts_with("true-0  unreadable: ")), "{listed}");
+    assert!(lines.contains(&"true-1  unreadable: it holds no events"), "{listed}");
+    let rows: serde_json::Value = serde_json::from_str(&done(&mut at(root, &["ls", "--json"]))).unwrap();
+    assert_eq!(rows.as_array().unwrap().iter().filter(|row| row["error"].is_string()).count(), 2, "{rows}");
+}
+
 #[test]
 fn rows_come_as_text_json_and_csv_and_sql_from_standard_input() {
     let scratch = tempfile::tempdir().unwrap();
