@@ -1,8 +1,23 @@
 //! Fields of an XSAVE image in the non-compacted format (Intel SDM vol. 1, 13.4). Missing bytes read as their initial
 //! values.
 
-/// An XSAVE image.
+use std::arch::x86_64::__cpuid_count;
+use std::sync::LazyLock;
+
+/// An XSAVE image, as this machine's processor lays it out.
 pub(crate) struct Xsave<'a>(pub(crate) &'a [u8]);
+
+/// Where the components of AVX-512 lie, if the processor has them (SDM vol. 1, 13.5.6: CPUID.0DH.5 and on, EBX): opmasks, upper halves of
+/// zmm0 to zmm15, zmm16 to zmm31.
+static AVX512: LazyLock<Option<[usize; 3]>> = LazyLock::new(|| {
+    let there = __cpuid_count(0xd, 0).eax >> 5 & 7 == 7;
+    there.then(|| [5, 6, 7].map(|component| __cpuid_count(0xd, component).ebx as usize))
+});
+
+/// Whether images have the registers of AVX-512.
+pub(crate) fn has_avx512() -> bool {
+    AVX512.is_some()
+}
 
 /// Offset of the upper halves of ymm0 to ymm15 (SDM vol. 1, 13.4.3: CPUID.0DH.2:EBX; 576 on every CPU made).
 const YMM_HIGH: usize = 576;
@@ -35,10 +50,33 @@ impl Xsave<'_> {
         self.bytes(XMM + 16 * n).unwrap_or([0; 16])
     }
 
-    /// The upper half of `ymm<n>`; zero when the image says that it is in its initial state.
+    /// The upper half of `ymm<n>`, of 16.
     pub(crate) fn ymm_high(&self, n: usize) -> [u8; 16] {
-        let present = self.u32_at(512) & 4 != 0;
-        self.bytes(YMM_HIGH + 16 * n).filter(|_| present).unwrap_or([0; 16])
+        self.part(2, YMM_HIGH + 16 * n)
+    }
+
+    /// Bytes of a component; zero when the image says that it is in its initial state.
+    fn part<const N: usize>(&self, component: u32, at: usize) -> [u8; N] {
+        let present = self.u32_at(512) >> component & 1 != 0;
+        self.bytes(at).filter(|_| present).unwrap_or([0; N])
+    }
+
+    /// `k<n>`
+    pub(crate) fn opmask(&self, n: usize) -> [u8; 8] {
+        AVX512.map_or([0; 8], |[at, ..]| self.part(5, at + 8 * n))
+    }
+
+    /// The upper half of `zmm<n>`, of all 32.
+    pub(crate) fn zmm_high(&self, n: usize) -> [u8; 32] {
+        AVX512.map_or([0; 32], |[_, low, high]| match n.checked_sub(16) {
+            None => self.part(6, low + 32 * n),
+            Some(n) => self.part(7, high + 64 * n + 32),
+        })
+    }
+
+    /// A quarter of `zmm<n>`, of the last 16: number 0 is `xmm<n>`, number 1 the upper half of `ymm<n>`.
+    pub(crate) fn quarter(&self, n: usize, quarter: usize) -> [u8; 16] {
+        AVX512.map_or([0; 16], |[.., high]| self.part(7, high + 64 * (n - 16) + 16 * quarter))
     }
 
     /// `mxcsr`

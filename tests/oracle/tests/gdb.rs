@@ -1,6 +1,6 @@
 //! Oracle: real gdb on recordings, script by script. Each `tests/scripts/*.gdb` names its guest and says what gdb must print:
 //! `#> text` on standard output, in order; `#! text` on standard error. `# at: MOMENT` opens elsewhere than at the start, `#
-//! fails` expects gdb to stop at an error.
+//! fails` expects gdb to stop at an error, `# needs: avx512f` the processor to have that.
 #![expect(clippy::unwrap_used, reason = "a test says what failed")]
 
 use std::fs;
@@ -38,6 +38,10 @@ fn check(name: &str) {
     let scratch = tempfile::tempdir().unwrap();
     let path = folder().join(format!("{name}.gdb"));
     let script = fs::read_to_string(&path).unwrap();
+    if marked(&script, "# needs:") == ["avx512f"] && !is_x86_feature_detected!("avx512f") {
+        eprintln!("skipped: the processor lacks AVX-512");
+        return;
+    }
     let trace = recorded(marked(&script, "# guest:")[0], scratch.path());
     let at = marked(&script, "# at:").first().copied().unwrap_or("@start");
     let mut command = backstory(["gdb", "--at", at, "-t"]);
@@ -71,7 +75,7 @@ macro_rules! scripts {
 
 scripts! {
     crash, ends, exec, facts, forward, goto, interrupt, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse,
-    reverse_over_call, shared_watch, signals, software_watch, threads, watch, wide_watch,
+    reverse_over_call, shared_watch, signals, software_watch, threads, watch, wide_registers, wide_watch,
 }
 
 #[test]
