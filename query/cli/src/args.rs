@@ -262,7 +262,8 @@ pub(crate) struct Why {
 #[command(after_help = format!("{MOMENTS}\n\nIn gdb, all of `reverse-*` works, and stops at breakpoints of all threads and at signals; \
      `when` says the moment, `goto MOMENT` goes to one, `monitor ps` lists the processes and \
      when they ran (the one that runs at the moment gone to is shown, one at a time; gdb connects again to see another), \
-     `monitor help` the rest. A process is followed over its execs, both ways; `catch exec` stops there. A watchpoint sees what \
+     `monitor help` the rest. A process is followed over its execs, both ways; `catch exec` stops there. `catch syscall` stops \
+     before the instruction of a call and after it, both ways (`catch fork` cannot be: say `catch syscall clone fork vfork`). A watchpoint sees what \
      the process shown does at the watched address, not what happens to memory that it shares through other mappings or in other processes (`backstory why` does). Nothing can be changed: a recording is what it is. The exit status is gdb's."))]
 pub(crate) struct Gdb {
     #[command(flatten)]

@@ -11,10 +11,11 @@
 //! - `tls`: where a thread has its own copy of a variable
 //! - `server`: the loop over packets and movements
 //! - `wire`: the connection
-//! - `target`, `resume`, `breakpoints`, `host_io`, `xfer`, `monitor`: the protocol, a file per feature
+//! - `target`, `resume`, `breakpoints`, `catch`, `host_io`, `xfer`, `monitor`: the protocol, a file per feature
 
 mod arch;
 mod breakpoints;
+mod catch;
 mod files;
 mod host_io;
 mod lives;

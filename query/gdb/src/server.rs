@@ -9,6 +9,7 @@ use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{GdbStub, GdbStubError, MultiThreadStopReason};
 use gdbstub::target::ext::base::reverse_exec::ReplayLogPosition;
 
+use crate::catch::Passage;
 use crate::session::{Halt, Session, SessionError};
 use crate::target::thread;
 use crate::wire::{Wire, escaped, hex};
@@ -114,6 +115,9 @@ fn reason(session: &Session, halt: Halt) -> MultiThreadStopReason<u64> {
             MultiThreadStopReason::Watch { tid, kind: met.kind, addr: met.watch.range.start.0 }
         }
         Halt::Signal(signo) => signal(session, gdb_signal(signo)),
+        Halt::Call(Passage { number, position, .. }) => {
+            MultiThreadStopReason::CatchSyscall { tid: Some(tid), number: u64::from(number), position }
+        }
         Halt::Interrupted => signal(session, Signal::SIGINT),
         Halt::End => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::End },
         Halt::Start => MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::Begin },

@@ -6,6 +6,7 @@ use timeline::{Bias, Position, StopReason, Stops, TaskView, Timeline, TimelineEr
 use trace::{ExecInfo, Fact, ReadError, Status, Trace};
 
 use crate::arch::RegisterFile;
+use crate::catch::{Caught, Passage};
 use crate::files::Files;
 use crate::lives::{Ending, Life, Lives, Process};
 use crate::maps;
@@ -54,6 +55,8 @@ pub(crate) enum Halt {
     Watchpoint(Watchpoint),
     /// Where a signal strikes, before it does.
     Signal(i32),
+    /// Where a call begins or returns of which gdb wants to hear.
+    Call(Passage),
     /// gdb interrupted it.
     Interrupted,
     /// Where the process has just begun to be another program, or (backwards) still is the one before.
@@ -98,8 +101,8 @@ impl std::fmt::Debug for News {
 /// A timeline with gdb's breakpoints and its idea of a process.
 #[derive(Debug)]
 pub struct Session {
-    timeline: Timeline,
-    lives: Lives,
+    pub(crate) timeline: Timeline,
+    pub(crate) lives: Lives,
     pub(crate) files: Files,
     /// The process that gdb is shown.
     pub(crate) shown: Process,
@@ -118,6 +121,9 @@ pub struct Session {
     stopped: Option<TaskId>,
     /// Where gdb was last told of a signal.
     told: Option<Position>,
+    /// The system calls that gdb wants to hear of, and where it was last told of one.
+    pub(crate) caught: Caught,
+    passed: Option<Position>,
     /// Whether gdb was told what its watchpoints do not see.
     warned: bool,
     /// Who can have gdb connect again.
@@ -142,6 +148,8 @@ impl Session {
             interrupted: false,
             stopped: None,
             told: None,
+            caught: Caught::default(),
+            passed: None,
             warned: false,
             news: None,
         };
@@ -155,6 +163,7 @@ impl Session {
         self.pid = self.own_pid();
         self.breakpoints.clear();
         self.watchpoints.clear();
+        (self.caught, self.passed) = (Caught::default(), None);
         (self.warned, self.interrupted) = (false, false);
     }
 
@@ -332,7 +341,7 @@ impl Session {
 
     /// Goes to `when` and shows the process that runs there.
     pub(crate) fn goto(&mut self, when: When) -> Result<Moment, SessionError> {
-        (self.told, self.stopped, self.interrupted) = (None, None, false);
+        (self.told, self.passed, self.stopped, self.interrupted) = (None, None, None, false);
         let moment = when.resolve(self.timeline.landmarks()).map_err(TimelineError::from)?;
         let named = match when {
             When::Exit => self.lives.exit,
@@ -458,10 +467,10 @@ impl Session {
         let runs = self.life().map(|life| life.task(task));
         let now = runs.and_then(|runs| runs.next(here.moment)).unwrap_or(here.moment);
         let next = runs.and_then(|runs| runs.next(Moment(now.0 + 1)));
-        if let Some((at, signo)) = self.signal_ahead()
+        if let Some((at, halt)) = self.incident_ahead()
             && next.is_none_or(|next| at.moment <= next)
         {
-            return self.go_to_signal(at, signo);
+            return self.go_to_incident(at, halt);
         }
         // gdb looks after breakpoints where it steps; others may run in between and meet some.
         let mut stops = self.stops();
@@ -508,12 +517,34 @@ impl Session {
         (at < self.limit()).then_some((at, signo))
     }
 
-    fn go_to_signal(&mut self, at: Position, signo: i32) -> Result<Halt, TimelineError> {
+    /// The next signal or call that gdb was not told of yet.
+    fn incident_ahead(&self) -> Option<(Position, Halt)> {
+        let signal = self.signal_ahead().map(|(at, signo)| (at, Halt::Signal(signo)));
+        let call = self.caught.next(self.shown, self.timeline.position(), self.passed);
+        let call = call.filter(|call| call.at < self.limit()).map(|call| (call.at, Halt::Call(call)));
+        call.into_iter().chain(signal).min_by_key(|(at, _)| *at)
+    }
+
+    fn incident_before(&self, here: Position) -> Option<(Position, Halt)> {
+        let signal = self.life().and_then(|life| life.signal_before(here));
+        let signal = signal.map(|(at, signo)| (at, Halt::Signal(signo)));
+        let call = self.caught.previous(self.shown, here).map(|call| (call.at, Halt::Call(call)));
+        call.into_iter().chain(signal).max_by_key(|(at, _)| *at)
+    }
+
+    fn go_to_incident(&mut self, at: Position, halt: Halt) -> Result<Halt, TimelineError> {
         if self.timeline.position() < at {
             self.timeline.cont_to(&Stops::default(), at)?;
         }
-        self.told = Some(at);
-        Ok(Halt::Signal(signo))
+        Ok(self.tell_of(at, halt))
+    }
+
+    fn tell_of(&mut self, at: Position, halt: Halt) -> Halt {
+        match halt {
+            Halt::Call(call) => (self.passed, self.stopped) = (Some(at), Some(call.task)),
+            _ => (self.told, self.stopped) = (Some(at), None),
+        }
+        halt
     }
 
     fn step_range(
@@ -539,13 +570,13 @@ impl Session {
     }
 
     fn forward(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<Halt, TimelineError> {
-        let signal = self.signal_ahead();
-        let limit = signal.map_or(self.limit(), |(at, _)| at);
+        let incident = self.incident_ahead();
+        let limit = incident.map_or(self.limit(), |(at, _)| at);
         let stops = self.stops();
         loop {
             if self.timeline.position() >= limit {
-                return match signal {
-                    Some((at, signo)) => self.go_to_signal(at, signo),
+                return match incident {
+                    Some((at, halt)) => self.go_to_incident(at, halt),
                     None => self.follow_exec(),
                 };
             }
@@ -586,7 +617,7 @@ impl Session {
     fn backward(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<Halt, TimelineError> {
         let stops = self.stops();
         let here = self.timeline.position();
-        let signal = self.life().and_then(|life| life.signal_before(here));
+        let incident = self.incident_before(here);
         let reason = loop {
             let reason = match stops.is_empty() {
                 true => Some(StopReason::Start),
@@ -598,13 +629,12 @@ impl Session {
         };
         let Some(reason) = reason else { return Ok(Halt::Interrupted) };
         let halt = self.halt(reason).filter(|halt| matches!(halt, Halt::Breakpoint | Halt::Watchpoint(_)));
-        match (halt, signal) {
+        match (halt, incident) {
             (Some(halt), Some((at, _))) if self.timeline.position() >= at => Ok(halt),
             (Some(halt), None) => Ok(halt),
-            (_, Some((at, signo))) => {
+            (_, Some((at, halt))) => {
                 self.timeline.seek_position(at)?;
-                (self.told, self.stopped) = (Some(at), None);
-                Ok(Halt::Signal(signo))
+                Ok(self.tell_of(at, halt))
             }
             (None, None) => {
                 if let Some(halt) = self.unfollow_exec()? {

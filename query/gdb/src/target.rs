@@ -41,6 +41,10 @@ impl Target for Session {
         Some(self)
     }
 
+    fn support_catch_syscalls(&mut self) -> Option<ext::catch_syscalls::CatchSyscallsOps<'_, Self>> {
+        Some(self)
+    }
+
     fn support_monitor_cmd(&mut self) -> Option<ext::monitor_cmd::MonitorCmdOps<'_, Self>> {
         Some(self)
     }

@@ -74,7 +74,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    crash, ends, exec, facts, forward, goto, interrupt, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse,
+    caught_calls, crash, ends, exec, facts, forward, goto, interrupt, next_over_vfork, no_calls, no_memory_writes, no_register_writes, reverse,
     reverse_over_call, shared_watch, signals, software_watch, threads, watch, wide_registers, wide_watch,
 }
 
