@@ -1,7 +1,7 @@
 //! The DWARF of one file: function activations and source positions at a link-time address.
 #![expect(unsafe_code, reason = "keeps a parsed context beside the bytes that it borrows")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use addr2line::Context;
@@ -35,12 +35,16 @@ const QUICK_PLAIN: u64 = 64 << 20;
 /// The same for compressed debug information, by its uncompressed size.
 const QUICK_COMPRESSED: u64 = 1 << 20;
 
+/// More files of split debug information take longer to open than a quick question may take.
+const QUICK_FILES: usize = 100;
+
 /// Parsed debug information.
 pub(crate) struct Dwarf {
     // These borrow from `sections`: declared first, so dropped first.
     context: Mutex<Context<Slice>>,
     types: OnceLock<Types>,
     dwarf: Arc<gimli::Dwarf<Slice>>,
+    original: PathBuf,
     _sections: Vec<Bytes>,
 }
 
@@ -54,8 +58,8 @@ pub(crate) struct DwarfFrame {
 }
 
 impl Dwarf {
-    /// From the sections of an ELF file; `None` where it has no debug information or a damaged one.
-    pub(crate) fn load(bytes: &Bytes) -> Option<Self> {
+    /// From the sections of an ELF file, which the program (or what it was stripped of) had at `original`; `None` where it has no debug information or a damaged one.
+    pub(crate) fn load(bytes: &Bytes, original: &Path) -> Option<Self> {
         let file = object::File::parse(&**bytes).ok()?;
         file.section_by_name(".debug_info")?;
         let mut sections = Vec::new();
@@ -72,12 +76,23 @@ impl Dwarf {
         dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
         let dwarf = Arc::new(dwarf);
         let context = Mutex::new(Context::from_arc_dwarf(dwarf.clone()).ok()?);
-        Some(Self { context, types: OnceLock::new(), dwarf, _sections: sections })
+        let original = original.to_owned();
+        Some(Self { context, types: OnceLock::new(), dwarf, original, _sections: sections })
     }
 
     /// The types it describes.
     pub(crate) fn types(&self) -> &Types {
-        self.types.get_or_init(|| Types::new(self.dwarf.clone()))
+        self.types.get_or_init(|| Types::new(self.dwarf.clone(), &self.original))
+    }
+
+    /// Whether [`Dwarf::types`] need not open many files.
+    pub(crate) fn types_load_quickly(&self) -> bool {
+        let mut headers = self.dwarf.units();
+        let mut others = 0;
+        while let (Ok(Some(header)), true) = (headers.next(), others <= QUICK_FILES) {
+            others += usize::from(self.dwarf.unit(header).is_ok_and(|unit| unit.dwo_id.is_some()));
+        }
+        self.types.get().is_some() || others <= QUICK_FILES
     }
 
     /// Whether [`Dwarf::load`] takes but a few milliseconds for this file.
@@ -113,7 +128,7 @@ impl Dwarf {
 }
 
 /// A section's contents, in place where they are not compressed.
-fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Option<Bytes> {
+pub(crate) fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Option<Bytes> {
     let section = file.section_by_name(name)?;
     let range = section.compressed_file_range().ok()?;
     if range.format == object::CompressionFormat::None {

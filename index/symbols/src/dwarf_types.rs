@@ -1,11 +1,13 @@
 //! Types in the debug information of one file: which type a variable has, and what its members, its elements and what it
 //! points to are. Knows nothing of where the file is mapped.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use gimli::constants::{self as dw, DwTag};
 use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, Operation, UnitOffset, UnitType};
 
+use crate::split::{Finder, Kept};
 use crate::value::{Bits, Value, ValueKind};
 
 type Slice = EndianSlice<'static, LittleEndian>;
@@ -17,9 +19,13 @@ const MAX_DEPTH: usize = 64;
 
 /// The types of one file.
 pub(crate) struct Types {
-    dwarf: Arc<gimli::Dwarf<Slice>>,
-    units: Vec<Unit>,
+    units: Vec<(Source, Unit)>,
+    // What split units borrow: dropped last.
+    _kept: Kept,
 }
+
+/// What a unit is read from: the file itself, or what it leaves to another.
+type Source = Arc<gimli::Dwarf<Slice>>;
 
 /// One type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,18 +60,29 @@ pub(crate) enum Shape {
 
 impl Types {
     /// Over the debug information of a file.
-    pub(crate) fn new(dwarf: Arc<gimli::Dwarf<Slice>>) -> Self {
+    pub(crate) fn new(dwarf: Source, original: &Path) -> Self {
         let mut units = Vec::new();
-        let mut headers = dwarf.units();
-        while let Ok(Some(header)) = headers.next() {
-            units.extend(dwarf.unit(header));
+        let mut split = Finder::new(&dwarf, original);
+        let own = units_of(&dwarf);
+        if own.iter().any(|unit| unit.dwo_id.is_some()) {
+            split.open_package();
         }
-        // Before DWARF 5 types that have units of their own lie in a section of their own.
-        let mut headers = dwarf.type_units();
-        while let Ok(Some(header)) = headers.next() {
-            units.extend(dwarf.unit(header));
+        for unit in own {
+            let Some(other) = split.find(&unit) else {
+                units.push((dwarf.clone(), unit));
+                continue;
+            };
+            for mut found in units_of(&other) {
+                found.copy_relocated_attributes(&unit);
+                units.push((other.clone(), found));
+            }
         }
-        Self { dwarf, units }
+        let kept = split.kept();
+        Self { units, _kept: kept }
+    }
+
+    fn unit(&self, unit: usize) -> &Unit {
+        &self.units[unit].1
     }
 
     /// The type of the variable at a link-time address.
@@ -80,7 +97,7 @@ impl Types {
     pub(crate) fn function_of(&self, addr: u64) -> Option<String> {
         (0..self.units.len()).find_map(|unit| {
             let mut functions: Vec<Entry> = Vec::new();
-            let mut entries = self.units[unit].entries();
+            let mut entries = self.unit(unit).entries();
             while let Ok(Some(entry)) = entries.next_dfs() {
                 functions.truncate(functions.iter().take_while(|f| f.depth < entry.depth).count());
                 match entry.tag {
@@ -208,7 +225,7 @@ impl Types {
     fn children(&self, ty: Type, tag: DwTag) -> Vec<Entry> {
         let holds = matches!(tag, dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type);
         let mut out = Vec::new();
-        let Ok(mut entries) = self.units[ty.unit].entries_at_offset(ty.at) else { return out };
+        let Ok(mut entries) = self.unit(ty.unit).entries_at_offset(ty.at) else { return out };
         let Ok(Some(_)) = entries.next_dfs() else { return out };
         // The depth at which what was met last holds members of the type itself.
         let mut inside = 1;
@@ -234,7 +251,7 @@ impl Types {
         let ty = self.type_of(unit, entry)?;
         let offset = match entry.attr_value(dw::DW_AT_data_member_location) {
             Some(AttributeValue::Exprloc(expression)) => {
-                let mut operations = expression.operations(self.units[unit].encoding());
+                let mut operations = expression.operations(self.unit(unit).encoding());
                 let Ok(Some(Operation::PlusConstant { value })) = operations.next() else { return None };
                 value
             }
@@ -260,7 +277,7 @@ impl Types {
     /// The numbers of elements of an array, dimension by dimension.
     fn dimensions(&self, ty: Type) -> Vec<Option<u64>> {
         let mut out = Vec::new();
-        let Ok(mut entries) = self.units[ty.unit].entries_at_offset(ty.at) else { return out };
+        let Ok(mut entries) = self.unit(ty.unit).entries_at_offset(ty.at) else { return out };
         let Ok(Some(_)) = entries.next_dfs() else { return out };
         while let Ok(Some(entry)) = entries.next_dfs() {
             match entry.depth {
@@ -311,7 +328,7 @@ impl Types {
     }
 
     fn find(&self, unit: usize, wanted: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        let mut entries = self.units[unit].entries();
+        let mut entries = self.unit(unit).entries();
         while let Ok(Some(entry)) = entries.next_dfs() {
             if wanted(entry) {
                 return Some(entry.clone());
@@ -325,10 +342,12 @@ impl Types {
         let Some(AttributeValue::Exprloc(expression)) = entry.attr_value(dw::DW_AT_location) else {
             return false;
         };
-        let mut operations = expression.operations(self.units[unit].encoding());
+        let mut operations = expression.operations(self.unit(unit).encoding());
         let at = match operations.next() {
             Ok(Some(Operation::Address { address })) => Some(address),
-            Ok(Some(Operation::AddressIndex { index })) => self.dwarf.address(&self.units[unit], index).ok(),
+            Ok(Some(Operation::AddressIndex { index })) => {
+                self.units[unit].0.address(self.unit(unit), index).ok()
+            }
             _ => None,
         };
         at == Some(addr) && matches!(operations.next(), Ok(None))
@@ -351,9 +370,9 @@ impl Types {
     fn reference(&self, unit: usize, value: AttributeValue<Slice>) -> Option<(usize, UnitOffset)> {
         match value {
             AttributeValue::UnitRef(at) => Some((unit, at)),
-            AttributeValue::DebugInfoRef(offset) => self.unit_at(offset),
+            AttributeValue::DebugInfoRef(offset) => self.unit_at(unit, offset),
             AttributeValue::DebugTypesRef(signature) => {
-                self.units.iter().enumerate().find_map(|(unit, of)| match of.header.type_() {
+                self.units.iter().enumerate().find_map(|(unit, (_, of))| match of.header.type_() {
                     UnitType::Type { type_signature, type_offset } if type_signature == signature => {
                         Some((unit, type_offset))
                     }
@@ -364,22 +383,38 @@ impl Types {
         }
     }
 
-    /// The unit in which an offset of the section lies, and where in it.
-    fn unit_at(&self, offset: DebugInfoOffset) -> Option<(usize, UnitOffset)> {
-        let found = self.units.iter().position(|unit| offset.to_unit_offset(&unit.header).is_some())?;
-        Some((found, offset.to_unit_offset(&self.units[found].header)?))
+    /// The unit in which an offset of the section lies that `unit` is in, and where in it.
+    fn unit_at(&self, unit: usize, offset: DebugInfoOffset) -> Option<(usize, UnitOffset)> {
+        let source = &self.units[unit].0;
+        self.units.iter().enumerate().find_map(|(number, (other, unit))| {
+            Some((number, offset.to_unit_offset(&unit.header).filter(|_| Arc::ptr_eq(source, other))?))
+        })
     }
 
     fn entry(&self, unit: usize, at: UnitOffset) -> Option<Entry> {
-        let mut entries = self.units[unit].entries_at_offset(at).ok()?;
+        let mut entries = self.unit(unit).entries_at_offset(at).ok()?;
         entries.next_dfs().ok()?.cloned()
     }
 
     fn name(&self, unit: usize, entry: &Entry) -> Option<String> {
         let value = entry.attr_value(dw::DW_AT_name)?;
-        let name = self.dwarf.attr_string(&self.units[unit], value).ok()?;
+        let name = self.units[unit].0.attr_string(self.unit(unit), value).ok()?;
         Some(name.to_string_lossy().into_owned())
     }
+}
+
+fn units_of(dwarf: &gimli::Dwarf<Slice>) -> Vec<Unit> {
+    let mut units = Vec::new();
+    let mut headers = dwarf.units();
+    while let Ok(Some(header)) = headers.next() {
+        units.extend(dwarf.unit(header));
+    }
+    // Before DWARF 5 types that have units of their own lie in a section of their own.
+    let mut headers = dwarf.type_units();
+    while let Ok(Some(header)) = headers.next() {
+        units.extend(dwarf.unit(header));
+    }
+    units
 }
 
 fn kind_of(base: &Entry) -> Option<ValueKind> {

@@ -1,7 +1,7 @@
 //! One ELF file: its segments, symbols and DWARF. Addresses here are link-time addresses. Knows nothing of where the file
 //! is mapped.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use guest::{PAGE_SIZE, Prot};
@@ -19,6 +19,7 @@ pub(crate) struct Image {
     bytes: Bytes,
     segments: Vec<Segment>,
     debug: Option<Bytes>,
+    original: PathBuf,
     symbols: OnceLock<SymbolTable>,
     stubs: OnceLock<Stubs>,
     dwarf: OnceLock<Option<Dwarf>>,
@@ -49,7 +50,8 @@ impl Image {
             debug_file::find(&file, original).and_then(|path| Bytes::map(&path).ok())
         };
         let (symbols, stubs, dwarf) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Some(Self { bytes, segments, debug, symbols, stubs, dwarf })
+        let original = original.to_owned();
+        Some(Self { bytes, segments, debug, original, symbols, stubs, dwarf })
     }
 
     /// The contents of the file.
@@ -106,11 +108,12 @@ impl Image {
     pub(crate) fn quick_types(&self) -> Option<&Types> {
         let quick =
             self.dwarf.get().is_some() || Dwarf::loads_quickly(self.debug.as_ref().unwrap_or(&self.bytes));
-        if quick { self.types() } else { None }
+        if quick && self.dwarf().is_some_and(Dwarf::types_load_quickly) { self.types() } else { None }
     }
 
     fn dwarf(&self) -> Option<&Dwarf> {
-        self.dwarf.get_or_init(|| Dwarf::load(self.debug.as_ref().unwrap_or(&self.bytes))).as_ref()
+        let load = || Dwarf::load(self.debug.as_ref().unwrap_or(&self.bytes), &self.original);
+        self.dwarf.get_or_init(load).as_ref()
     }
 }
 

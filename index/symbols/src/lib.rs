@@ -9,7 +9,7 @@
 //! - `dwarf`: functions, inlining and lines
 //! - `symtab`: symbols by address and by name
 //! - `stubs`: what a linkage stub jumps to
-//! - `debug_file`: where separate debug information lies
+//! - `debug_file`: where separate debug information lies; `split`: that of single units
 //! - `lookup`: `Symbols`, the questions; `naming`: which symbol a name means
 //! - `expression`: `SYMBOL[+OFFSET]` and parts of variables as people type them
 //! - `dwarf_types`: types in the debug information; `place`: parts of variables by them, `containers` among them
@@ -28,6 +28,7 @@ mod lookup;
 mod naming;
 mod place;
 mod source;
+mod split;
 mod stubs;
 mod symtab;
 mod value;

@@ -101,6 +101,71 @@ __attribute__((noinline)) void copy(const char *s, size_t n) {
 int main(int argc, char **argv) { static int calls; calls++; mine = 1; target = (char *)&ops; blit(argc); copy(argv[0], argc); return calls; }
 "#;
 
+const SPLIT_PROGRAM: &str = "struct pt { int x; short y; char name[8]; } where = {3, 4, \"abc\"};
+typedef struct pt pair[2]; pair both; static double ratio;
+int main(void) { where.y = 5; both[1].y = 6; ratio = 2.5; return 0; }
+";
+
+/// Types that units leave to files of their own: beside the object, in a package, of another build, gone.
+#[test]
+fn types_in_split_debug_information() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let Some(mut program) = build("gcc", "c", SPLIT_PROGRAM, &["-gsplit-dwarf", version]) else { return };
+        let folder = program.folder.path().to_owned();
+        let output = folder.join("prog");
+        let again = |program: &mut Program| {
+            let kept = KeptFile { stored: output.clone(), original: output.clone() };
+            program.symbols = Symbols::new(vec![kept], Layout::new(mappings(&program.bytes, program.bias)));
+        };
+        let typed = |program: &Program| {
+            let (start, both) = (program.address("where"), program.address("both"));
+            assert_eq!(program.resolve("where.y"), Ok((GuestAddr(start.0 + 4), 2)), "{version}");
+            assert_eq!(program.resolve("both[1].y"), Ok((GuestAddr(both.0 + 20), 2)), "{version}");
+            assert_eq!(program.resolve("ratio"), Ok((program.address("ratio"), 8)), "{version}");
+            let expression: Expression = "ratio".parse().unwrap();
+            let found = program.symbols.resolve(SPACE, NOW, &expression, &mut |_| None).unwrap();
+            let shown = found.value.and_then(|value| value.shown(&2.5_f64.to_le_bytes()));
+            assert_eq!(shown.as_deref(), Some("2.5"), "{version}");
+        };
+        let untyped = |program: &Program| {
+            let expected = Err(ResolveError::Untyped { name: "where".to_owned() });
+            assert_eq!(program.resolve("where.y"), expected, "{version}");
+            assert_eq!(program.resolve("where"), Ok((program.address("where"), 16)), "{version}");
+        };
+        typed(&program);
+        let split = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let split: Vec<PathBuf> = split.filter(|path| path.extension().is_some_and(|e| e == "dwo")).collect();
+        let [split] = &split[..] else { panic!("{split:?}") };
+        let mut dwp = Command::new("dwp");
+        dwp.arg(split).arg("-o").arg(folder.join("prog.dwp"));
+        // It makes an empty one of newer debug information.
+        let packed = version == "-gdwarf-4" && dwp.status().is_ok_and(|status| status.success());
+        let mut other = std::fs::read(split).unwrap();
+        std::fs::remove_file(split).unwrap();
+        again(&mut program);
+        if packed {
+            typed(&program);
+            std::fs::remove_file(folder.join("prog.dwp")).unwrap();
+            again(&mut program);
+        } else {
+            println!("skipped: no package for {version}");
+        }
+        untyped(&program);
+        // A file of that name which belongs to something else.
+        let len = other.len();
+        other.truncate(len / 2);
+        std::fs::write(split, &other).unwrap();
+        again(&mut program);
+        untyped(&program);
+        let changed = SPLIT_PROGRAM.replace("short y", "long long y");
+        let Some(newer) = build("gcc", "c", &changed, &["-gsplit-dwarf", version]) else { return };
+        let newer = newer.folder.path().join(split.file_name().unwrap());
+        std::fs::copy(newer, split).unwrap();
+        again(&mut program);
+        untyped(&program);
+    }
+}
+
 #[test]
 fn c_functions_variables_lines_and_inlining() {
     for options in [&["-O2", "-fno-builtin-memcpy"][..], &["-O2", "-fno-builtin-memcpy", "-no-pie"]] {

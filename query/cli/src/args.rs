@@ -228,7 +228,7 @@ pub(crate) struct Query {
 
 /// `backstory why`
 #[derive(Args, Debug)]
-#[command(after_help = format!("{MOMENTS}\n\nParts of variables are found by the types in the debug information, and pointers followed as \
+#[command(after_help = format!("{MOMENTS}\n\nParts of variables are found by the types in the debug information (what of it lies in .dwo or .dwp files is read from there, if they are still those of the program), and pointers followed as \
      they were just before the moment. The last part of a qualified name (G for t::G) is enough where only one ends so; where several \
      have one name, put the source file or the function before it (b.c:state, run::calls). Local and thread-local variables have no name here: \
      `print &NAME` in `backstory gdb --at MOMENT` gives the address, in the thread that is selected, to ask about with `--at` the same moment; so for \
