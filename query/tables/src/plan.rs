@@ -90,8 +90,9 @@ const OPERATORS: [(&str, IndexConstraintOp); 6] = [
     (">=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_GE),
     ("<", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_LT),
     (">", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_GT),
+    // `IS`, which NULL meets, too: that narrows nothing. Comes before what it ends in.
+    ("==", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_IS),
     ("=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_EQ),
-    ("=", IndexConstraintOp::SQLITE_INDEX_CONSTRAINT_IS),
 ];
 
 /// Chooses what to push down and tells SQLite, costs included.
@@ -112,12 +113,12 @@ pub(crate) fn choose(shape: &Shape, info: &mut IndexInfo) {
         let Some(Column { name, selectivity: Some(power), text }) = shape.columns.get(column) else {
             continue;
         };
-        if *text && operator != "=" {
+        if *text && !operator.starts_with('=') {
             continue;
         }
         steps.push(format!("{name}{operator}"));
         info.constraint_usage(index).set_argv_index(steps.len() as i32);
-        cost *= if operator == "=" { 10f64.powi(-power) } else { 0.3 };
+        cost *= if operator.starts_with('=') { 10f64.powi(-power) } else { 0.3 };
     }
     // Counted rows have other row numbers.
     let by_number = info.constraints().any(|constraint| constraint.column() < 0);
@@ -205,6 +206,7 @@ impl Bounds {
                 (Some(column), ValueRef::Text(text)) if shape.columns[column].text => {
                     bounds.texts[column] = std::str::from_utf8(text).ok().map(str::to_owned);
                 }
+                (Some(_), ValueRef::Null) if operator == "==" => {}
                 (Some(column), ValueRef::Null) if shape.columns[column].text => bounds.empty = true,
                 (Some(column), _) if !shape.columns[column].text => bounds.narrow(column, operator, value),
                 _ => {}
@@ -216,9 +218,10 @@ impl Bounds {
 
     fn narrow(&mut self, column: usize, operator: &str, value: ValueRef<'_>) {
         let range = &mut self.ranges[column];
+        let is_equal = matches!(operator, "=" | "==");
         let (low, high) = match value {
             ValueRef::Null => return self.empty = true,
-            ValueRef::Integer(n) if operator == "=" => (n as u64, n as u64),
+            ValueRef::Integer(n) if is_equal => (n as u64, n as u64),
             ValueRef::Integer(n) => match u64::try_from(n) {
                 Ok(n) => (n, n),
                 Err(_) => return,
@@ -228,7 +231,7 @@ impl Bounds {
         };
         let exact = low == high;
         match operator {
-            "=" => *range = (range.0.max(low), range.1.min(high)),
+            "=" | "==" => *range = (range.0.max(low), range.1.min(high)),
             ">" if exact => range.0 = range.0.max(low.saturating_add(1)),
             "<" if exact && high == 0 => self.empty = true,
             "<" if exact => range.1 = range.1.min(high - 1),
@@ -309,6 +312,9 @@ mod tests {
         check("addr=", &[int(-1)], Some([ALL, (u64::MAX, u64::MAX)]));
         check("addr>", &[int(-1)], Some([ALL, ALL]));
         check("addr=", &[ValueRef::Null], None);
+        check("addr==", &[ValueRef::Null], Some([ALL, ALL]));
+        check("addr==", &[int(7)], Some([ALL, (7, 7)]));
+        check("function==", &[ValueRef::Null], Some([ALL, ALL]));
         check("addr=", &[ValueRef::Text(b"7")], Some([ALL, ALL]));
         let bounds = Bounds::from_plan(&SHAPE, "addr=, order=moment desc", [int(1)]);
         assert_eq!(bounds.order, Order::Descending);

@@ -95,6 +95,18 @@ fn integer(value: Option<&Value>) -> i64 {
     }
 }
 
+/// `IS` meets NULL, which `=` does not.
+#[test]
+fn rows_without_a_value_are_found_by_is() {
+    let recording = recording(6);
+    let without = recording.rows("SELECT count(*) FROM writes WHERE +pc IS NULL");
+    assert!(integer(without[0].last()) > 0);
+    for (operator, expected) in [("IS", without), ("=", vec![vec![Value::Integer(0)]])] {
+        let sql = format!("SELECT count(*) FROM writes WHERE pc {operator} (SELECT nullif(1, 1))");
+        assert_eq!(recording.rows(&sql), expected, "{sql}");
+    }
+}
+
 /// Rows that are only counted are as many as there are, and come in groups. Asked for moments, they are made.
 #[test]
 fn rows_that_are_only_counted_are_not_made() {
