@@ -232,11 +232,13 @@ fn each_page(memory: &Memory, ranges: &[GuestRange], mut each: impl FnMut(GuestA
     const SIZE: usize = PAGE_SIZE as usize;
     let mut bytes = vec![0; AT_ONCE * SIZE];
     let pages = |range: &GuestRange| (range.start.0..range.end.0).step_by(SIZE);
-    let one = |&at: &u64| GuestRange::new(GuestAddr(at), PAGE_SIZE);
+    // The kernel looks memory up anew for each part, so pages that lie side by side are one.
+    let beside = |at: &u64, next: &u64| at + PAGE_SIZE == *next;
+    let part = |pages: &[u64]| GuestRange::new(GuestAddr(pages[0]), pages.len() as u64 * PAGE_SIZE);
     let all: Vec<u64> = ranges.iter().flat_map(pages).collect();
     for mut group in all.chunks(AT_ONCE) {
         while !group.is_empty() {
-            let parts: Vec<GuestRange> = group.iter().map(one).collect();
+            let parts: Vec<GuestRange> = group.chunk_by(beside).map(part).collect();
             let read = memory.read_ranges(&parts, &mut bytes[..group.len() * SIZE]) / SIZE;
             for (at, bytes) in group[..read].iter().zip(bytes.chunks(SIZE)) {
                 each(GuestAddr(*at), bytes);
