@@ -103,6 +103,8 @@ struct Mapped {
     alone: bool,
     /// Rewritten instructions.
     sites: BTreeMap<u64, Site>,
+    /// The mapping in which one was rewritten last, while no call concerned it: the next one mostly lies there, too.
+    mapping: Option<procfs::Mapping>,
     /// What was written for instructions that were put back themselves.
     left: Vec<patch::Write>,
     /// Stubs there are.

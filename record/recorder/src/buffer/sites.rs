@@ -137,7 +137,10 @@ pub(super) fn rewrite(
     inside: &mut Mapped,
     at: u64,
 ) -> Option<Vec<MapOp>> {
-    let (target, plan) = planned(texts, task, inside, at)?;
+    let mapping = mapping(task, inside, at)?;
+    let planned = planned(texts, task, inside, (&mapping, at));
+    inside.mapping = Some(mapping);
+    let (target, plan) = planned?;
     let memory = &task.space.memory;
     let Plan { method, writes, stub, occupied, map: pcs, exit } = plan;
     let slot = SLOTS + inside.stubs * 8;
@@ -172,18 +175,13 @@ fn planned(
     texts: &mut HashMap<FilePart, Rc<Text>>,
     task: &Task,
     inside: &Mapped,
-    at: u64,
+    (mapping, at): (&Mapping, u64),
 ) -> Option<(Target, Plan)> {
     if inside.stubs >= STUB_COUNT {
         return None;
     }
-    let maps = procfs::maps(task.host).ok()?;
-    let mapping = maps.into_iter().find(|mapping| mapping.range.contains(GuestAddr(at)))?;
-    if !is_fit(&mapping) {
-        return None;
-    }
     let memory = &task.space.memory;
-    let text = text(texts, task, inside, &mapping)?;
+    let text = text(texts, task, inside, mapping)?;
     let low = |at| LowAddr::new(at).filter(|at| at.get().is_multiple_of(8));
     let target = Target::at(&text, CodeAddr(mapping.range.start.0), CodeAddr(at))?;
     let common = match target {
@@ -228,6 +226,13 @@ fn planned(
         read.is_ok() && now == write.old
     };
     plan.writes.iter().all(is_there).then_some((target, plan))
+}
+
+/// The mapping of an instruction, if code of it can be rewritten.
+fn mapping(task: &Task, inside: &mut Mapped, at: u64) -> Option<Mapping> {
+    let holds = |mapping: &Mapping| mapping.range.contains(GuestAddr(at));
+    let found = inside.mapping.take().filter(holds);
+    found.or_else(|| procfs::maps(task.host).ok()?.into_iter().find(holds)).filter(is_fit)
 }
 
 /// Whether code of a mapping can be rewritten unnoticed.
@@ -336,6 +341,7 @@ pub(super) fn before_map(task: &Task, kind: MapCall, args: &[u64; 6]) {
         buffer.met.retain(|at, _| !changes(range, *at));
         buffer.refused.retain(|at| !changes(range, *at));
         if let Some(inside) = &mut buffer.inside {
+            inside.mapping.take_if(|mapping| mapping.range.overlaps(range));
             let memory = &task.space.memory;
             let ops = match kind {
                 MapCall::Mprotect => put_back_instructions(memory, inside, range),
