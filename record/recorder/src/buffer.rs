@@ -223,6 +223,12 @@ pub(crate) fn drain(sink: &mut Sink, task: &mut Task) -> Result<(), RecordError>
     Ok(())
 }
 
+/// Whether anything was noted in a space that is not in the trace yet.
+pub(crate) fn has_noted(space: &Space) -> bool {
+    let taken = space.buffer.borrow().inside.as_ref().map(|inside| inside.taken);
+    taken.is_some_and(|taken| space.memory.read_u32(GuestAddr(HEAD)).is_ok_and(|head| head != taken))
+}
+
 /// Where what is noted in a space ends, and the bytes from an address of the ring on, as far as they are likely to be of use. `None` where
 /// the memory is gone, and with it what was noted there.
 fn head(space: &Space, from: u64) -> Option<(u32, Vec<u8>)> {

@@ -14,6 +14,7 @@
 //! - `session`: the main loop: what was reported, by whom, and what follows
 //! - `borrowed`: descriptors of other processes
 //! - `turn`: who runs, who waits
+//! - `waking`: threads give way to those that they wake
 //! - `task`: tasks and spaces
 //! - `stop`: what handling a stop comes to
 //! - `narrow`: system calls by `int 0x80`, up to where they are like others
@@ -93,5 +94,6 @@ mod trap;
 mod tsc;
 mod turn;
 mod unrepeatable;
+mod waking;
 
 pub use api::{Buffer, CounterChoice, ErrorClass, Options, Outcome, RecordError, record};

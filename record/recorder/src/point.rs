@@ -12,7 +12,7 @@ use crate::pages::Tracker;
 use crate::session::Core;
 use crate::stop::{Next, StopError, check_alive, wait_one};
 use crate::task::{Halt, Resume, Run, Task, same_place};
-use crate::{buffer, image, procfs, ptracing, saved_state, scratch, signal, syscall, tsc};
+use crate::{buffer, image, procfs, ptracing, saved_state, scratch, signal, syscall, tsc, waking};
 
 /// Offset of the debug registers in the `user` area (`sys/user.h`).
 const DEBUG_REGISTERS: usize = std::mem::offset_of!(libc::user, u_debugreg);
@@ -102,6 +102,7 @@ pub(crate) fn capture(
     let written = written(core, task, &stopped)?;
     let pages = written.pages.len();
     write(core, task, (regs, signal), written)?;
+    waking::after_point(task, pages);
     tracing::debug!(micros = tsc::clock().saturating_sub(begun).as_micros(), pages, "took a point");
     Ok(stopped)
 }

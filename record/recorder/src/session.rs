@@ -659,12 +659,19 @@ impl Session {
             self.turn = None;
         }
         let slice = self.slice();
+        let chaos = self.chaos.is_some();
         let waiting = self.ready.iter().any(|tid| !self.may_run(*tid));
         for task in self.tasks.values_mut() {
             let late = task.held.iter().any(|held| now.wrapping_sub(held.since) >= HOLD);
             let runs = task.runs_own_code() && task.runs_to.is_none();
-            if late && runs || waiting && task.holds_up(slice, now) {
+            let over = waiting && task.holds_up(slice, now);
+            if late && runs || over && (chaos || !makes_calls(task)) {
                 point::interrupt(task);
+            } else if over {
+                // At the next one of them, where nothing need be noted of memory.
+                task.yields = true;
+                buffer::allow(&task.space, false);
+                self.core.timer.next_in(SOON);
             }
         }
         self.stop_awaited(now);
@@ -690,6 +697,11 @@ impl Session {
         writer.finish(&Summary { exit_code, nanos, events, tasks, spaces, refused: refused.clone() })?;
         Ok(Outcome { exit_code, trace: options.output.clone(), refused, unexplained: self.core.unexplained })
     }
+}
+
+/// Whether a task that runs has made calls without a stop of late, and was not told yet that its turn ends at the next one.
+fn makes_calls(task: &Task) -> bool {
+    !task.yields && buffer::has_noted(&task.space)
 }
 
 fn dispatch(core: &mut Core, task: &mut Task, mut report: Report) -> Result<Next, StopError> {

@@ -20,7 +20,7 @@ use crate::stop::{Next, StopError};
 use crate::task::{Pending, Restart, Resume, Task};
 use crate::{
     answer, foreign, ignored, image, memmap, narrow, output, paranoid, programs, reading, seccomp, shared,
-    signal, status, trap, unrepeatable,
+    signal, status, trap, unrepeatable, waking,
 };
 
 const RESTART_SYSCALL: u32 = kernel::number("restart_syscall");
@@ -279,6 +279,7 @@ fn returned(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Ne
         }
     }
     let result = call.result;
+    waking::after_call(task, (nr, args), result);
     if result != Errno::EINTR.as_result() {
         task.deafened = 0;
     }

@@ -20,6 +20,7 @@ use crate::seccomp::{self, Sandbox};
 use crate::shared::SharedMapping;
 use crate::standing::Awaited;
 use crate::unrepeatable::Sites;
+use crate::waking::{Allowance, Woke};
 
 /// A recorded address space.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub(crate) struct Space {
     pub(crate) remapped: Cell<bool>,
     /// Calls that are made in it without a stop.
     pub(crate) buffer: RefCell<Buffer>,
+    /// How often threads of it may give way to those that they wake.
+    pub(crate) gives_way: Cell<Allowance>,
     /// Instructions in it that are rewritten to be trapped.
     pub(crate) unrepeatable: RefCell<Sites>,
 }
@@ -84,6 +87,7 @@ impl Space {
             tracker: RefCell::default(),
             remapped: Cell::new(true),
             buffer: RefCell::default(),
+            gives_way: Cell::default(),
             unrepeatable: RefCell::default(),
         }
     }
@@ -330,6 +334,7 @@ pub(crate) struct Task {
     pub(crate) stopping: Option<(i32, [u8; 128])>,
     /// It asked for others to run (`sched_yield`).
     pub(crate) yields: bool,
+    pub(crate) woke: Woke,
     /// Its place among those that could run, the lowest first.
     pub(crate) rank: i32,
     /// It changed its or another's priority.
@@ -428,6 +433,7 @@ impl Task {
             halt: Halt::No,
             stopping: None,
             yields: false,
+            woke: Woke::Nobody,
             rank: 0,
             ranks_anew: false,
             resumed: 0,

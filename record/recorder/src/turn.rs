@@ -10,6 +10,7 @@ use crate::chaos::Chaos;
 use crate::session::{SOON, Session};
 use crate::stop::StopError;
 use crate::task::{Resume, Run, Task};
+use crate::waking::Woke;
 use crate::{buffer, point, procfs, ptracing, signal, standing};
 
 impl Session {
@@ -19,6 +20,7 @@ impl Session {
             return Ok(());
         }
         loop {
+            self.give_way()?;
             let now = self.core.timer.now();
             self.pass_turn(now)?;
             let Some((tid, _)) = self.turn else { return Ok(()) };
@@ -37,14 +39,19 @@ impl Session {
             self.hear_again(tid);
             let gone = !self.tasks.contains_key(&tid);
             let stands = self.ready.contains(&tid);
-            let yields =
-                stands && self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
+            // What a call changes when it begins to wait changes before others run. Who is about to make a call does so first: it may wait,
+            // and stops at its end otherwise.
+            let on_its_way = stands
+                && self.tasks.get(&tid).is_some_and(|task| {
+                    let enters = self.chaos.is_none() && task.pending.is_some();
+                    enters || self.core.sink.is_about_to_wait(task.id)
+                });
+            let yields = stands
+                && !on_its_way
+                && self.tasks.get_mut(&tid).is_some_and(|task| std::mem::take(&mut task.yields));
             // What it has just mapped may be what another runs on.
             let barred = stands && !self.may_run(tid);
             let over = yields || now.wrapping_sub(since) >= self.slice() || self.ends_by_chance(tid);
-            // What a call changes when it begins to wait changes before others run.
-            let on_its_way =
-                stands && self.tasks.get(&tid).is_some_and(|task| self.core.sink.is_about_to_wait(task.id));
             if gone || barred || over && !on_its_way && self.others_ready(tid) {
                 self.turn = None;
                 if let Some(chaos) = self.chaos.as_mut().filter(|_| !gone) {
@@ -104,7 +111,7 @@ impl Session {
         task.resumed = now;
         let adrift = std::mem::replace(&mut task.adrift, false);
         // A child of vfork has descriptors of its own, but its parent's memory.
-        buffer::allow(&task.space, task.held.is_empty() && !task.by_vfork);
+        buffer::allow(&task.space, task.held.is_empty() && !task.by_vfork && task.woke != Woke::GaveWay);
         buffer::tell_alone(&task.space, self.ready.is_empty());
         if let Some(counting) = &self.counting {
             task.count.go_on(counting, tid, &stopped, slice);

@@ -257,6 +257,66 @@ fn threads_run_one_at_a_time_and_their_ends_are_told() {
 }
 
 #[test]
+fn who_wakes_another_and_computes_gives_way_at_the_call() {
+    let recorded = program(
+        "#include <pthread.h>
+         static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+         static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
+         static int asked, done;
+         static void *run(void *p) {
+             for (int i = 0; i < 12; i++) {
+                 pthread_mutex_lock(&lock);
+                 while (!asked) pthread_cond_wait(&more, &lock);
+                 asked = 0; done++;
+                 pthread_mutex_unlock(&lock);
+             }
+             return p;
+         }
+         int main(void) {
+             pthread_t t;
+             pthread_create(&t, 0, run, 0);
+             for (int i = 0; i < 12; i++) {
+                 for (volatile long k = 0; k < 20000000; k++);
+                 pthread_mutex_lock(&lock);
+                 asked = 1;
+                 pthread_cond_signal(&more);
+                 pthread_mutex_unlock(&lock);
+             }
+             for (volatile long k = 0; k < 20000000; k++);
+             pthread_join(t, 0);
+             return done;
+         }",
+        12,
+    );
+    let points = recorded.count(|event| event.stop == Stop::Point);
+    assert!(points < 6, "{points} points for 12 threads woken");
+}
+
+#[test]
+fn a_turn_ends_at_a_call_where_there_are_many() {
+    let recorded = program(
+        "#include <pthread.h>
+         #include <unistd.h>
+         static void *run(void *p) {
+             for (int i = 0; i < 6000; i++) { for (volatile int k = 0; k < 50000; k++); getppid(); }
+             return p;
+         }
+         int main(void) {
+             for (int i = 0; i < 1000; i++) getppid();
+             pthread_t t[2];
+             for (int i = 0; i < 2; i++) pthread_create(&t[i], 0, run, 0);
+             for (int i = 0; i < 2; i++) pthread_join(t[i], 0);
+             return 0;
+         }",
+        0,
+    );
+    let made = recorded.count(|event| event.stop == Stop::Buffered);
+    assert!(made > 3000, "{made} calls without a stop");
+    let points = recorded.count(|event| event.stop == Stop::Point);
+    assert!(points < 4, "{points} points");
+}
+
+#[test]
 fn forked_processes_share_what_they_map_shared() {
     let recorded = program(
         "#define _GNU_SOURCE
