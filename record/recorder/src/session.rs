@@ -45,6 +45,8 @@ const SLICE: u32 = 2;
 const DRAWN_SLICE: u32 = 1;
 /// When a turn ends that another thread waits for, which has woken up, in nanoseconds.
 pub(crate) const SOON: u64 = 2_000_000;
+/// While nothing happens, every so many ticks it is looked whether a process has lost its leader.
+const LOOK: u32 = 8;
 /// Ticks a signal waits for its task's next system call.
 const HOLD: u32 = 1;
 
@@ -152,6 +154,8 @@ pub(crate) struct Session {
     pub(crate) counting: Option<Counting>,
     /// Reports since the last tick.
     pub(crate) busy: bool,
+    /// Ticks in a row without any.
+    idle: u32,
     pub(crate) exit_code: Option<i32>,
     /// How long the rest may go on after the first process, and since when it does.
     pub(crate) linger: Option<Duration>,
@@ -263,6 +267,7 @@ impl Session {
             chaos: options.chaos.map(Chaos::new),
             counting: None,
             busy: false,
+            idle: 0,
             exit_code: None,
             linger: options.linger,
             ended: None,
@@ -677,13 +682,17 @@ impl Session {
         self.stop_awaited(now);
         self.end_orphans();
         self.heed_requests(now);
-        if !std::mem::replace(&mut self.busy, false) {
+        self.idle = if std::mem::take(&mut self.busy) { 0 } else { self.idle + 1 };
+        if self.idle > 0 {
             // It may go on so for long.
             if let Some((tid, _)) = self.turn {
                 self.drain(tid)?;
             }
             self.core.sink.writer.push()?;
-            self.bury_leaders()?;
+            // To ask costs as much as some ten stops.
+            if self.idle % LOOK == 1 {
+                self.bury_leaders()?;
+            }
         }
         self.check_dying(now)
     }
