@@ -1,9 +1,9 @@
 //! Calls that change the address space, as map operations. Results are taken as they are: a replay puts mappings where they were.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::FileTypeExt;
 
-use guest::{GuestAddr, GuestRange, Prot};
+use guest::{EventId, GuestAddr, GuestRange, Prot, TaskId};
 use kernel::{Call, MapCall};
 use trace::{Backing, MapOp};
 
@@ -150,22 +150,49 @@ pub(crate) fn fork_rule(args: &[u64; 6]) -> Option<i64> {
 const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
 const MAP_TYPE: u64 = 0xf;
 
+/// A file that is mapped.
+#[derive(Debug)]
+struct Opened {
+    name: String,
+    /// Nothing where it is one of zeroes.
+    file: Option<(File, Metadata)>,
+}
+
+/// The file that a task mapped last, while nothing else has happened: a dynamic linker maps each in several pieces.
+#[derive(Debug)]
+pub(crate) struct LastMapped {
+    task: TaskId,
+    fd: i32,
+    /// The event that came next then.
+    next: EventId,
+    opened: Opened,
+}
+
 fn mmap(core: &mut Core, task: &mut Task, call: &Call) -> Result<Vec<MapOp>, StopError> {
     let [_, len, _, flags, fd, _] = call.args;
     let range = GuestRange::new(GuestAddr(call.result as u64), len).pages();
     let shared = flags & MAP_TYPE & MAP_SHARED != 0;
     let has = |flag: i32| flags & flag as u64 != 0;
     shared::forget(&task.space, range);
-    let mut name = String::new();
-    if !has(libc::MAP_ANONYMOUS) {
-        name = procfs::link(task.host, &format!("fd/{}", fd as i32));
-        if let Some(ops) = mapped_file(core, task, call, (range, shared), &name)? {
-            return Ok(ops);
+    if has(libc::MAP_ANONYMOUS) {
+        if shared {
+            shared::map_anonymous(task, range);
         }
-    } else if shared {
-        shared::map_anonymous(task, range);
+        return Ok(vec![zeroes(call, String::new())]);
     }
-    Ok(vec![zeroes(call, name)])
+    let (fd, now) = (fd as i32, core.sink.writer.next_id());
+    let still = |last: &LastMapped| (last.task, last.fd, last.next) == (task.id, fd, now);
+    let opened = match core.last_mapped.take().filter(still) {
+        Some(last) => last.opened,
+        None => opened(task, fd)?,
+    };
+    let ops = match &opened.file {
+        None => vec![zeroes(call, opened.name.clone())],
+        Some((file, meta)) => mapped_file(core, task, call, (range, shared), (file, meta, &opened.name))?,
+    };
+    // Behind the event of this call.
+    core.last_mapped = Some(LastMapped { task: task.id, fd, next: EventId(now.0 + 1), opened });
+    Ok(ops)
 }
 
 /// A new mapping, which begins as zeroes.
@@ -183,31 +210,35 @@ fn zeroes(call: &Call, name: String) -> MapOp {
     }
 }
 
-/// The operations for a mapping of a file; `None` where it is of zeroes.
-fn mapped_file(
-    core: &mut Core,
-    task: &Task,
-    call: &Call,
-    (range, shared): (GuestRange, bool),
-    name: &str,
-) -> Result<Option<Vec<MapOp>>, StopError> {
-    let [_, _, prot, _, fd, offset] = call.args;
-    let fd = fd as i32;
+/// What a descriptor shows that is mapped.
+fn opened(task: &Task, fd: i32) -> Result<Opened, StopError> {
+    let name = procfs::link(task.host, &format!("fd/{fd}"));
     let cannot = |error| StopError::Refused(format!("mapping of {name}, which cannot be kept: {error}"));
     let path = format!("/proc/{}/fd/{fd}", task.host);
     let meta = std::fs::metadata(&path).map_err(cannot)?;
     if meta.file_type().is_char_device() && name == "/dev/zero" {
-        return Ok(None);
+        return Ok(Opened { name, file: None });
     }
     if !meta.is_file() {
         let what = if meta.file_type().is_block_device() { "block device" } else { "device" };
         return Err(StopError::Refused(format!("mapping of {what} {name} is not supported")));
     }
     let file = File::open(&path).map_err(cannot)?;
+    Ok(Opened { name, file: Some((file, meta)) })
+}
+
+/// The operations for a mapping of a file.
+fn mapped_file(
+    core: &mut Core,
+    task: &Task,
+    call: &Call,
+    (range, shared): (GuestRange, bool),
+    opened: shared::Opened<'_>,
+) -> Result<Vec<MapOp>, StopError> {
+    let [_, _, prot, _, fd, offset] = call.args;
     let writes = |flags| flags & libc::O_ACCMODE != libc::O_RDONLY;
-    let writable = shared && procfs::fd_flags(task.host, fd).is_some_and(writes);
-    let place = (range, offset, Prot::from_bits(prot));
-    shared::map_file(core, task, (&file, &meta, name), place, (shared, writable)).map(Some)
+    let writable = shared && procfs::fd_flags(task.host, fd as i32).is_some_and(writes);
+    shared::map_file(core, task, opened, (range, offset, Prot::from_bits(prot)), (shared, writable))
 }
 
 fn brk(task: &Task, new: GuestAddr) -> Option<MapOp> {

@@ -20,6 +20,7 @@ use crate::command::Prepared;
 use crate::count::Counting;
 use crate::cpuid::Trapping;
 use crate::ending::Requests;
+use crate::memmap::LastMapped;
 use crate::order::Order;
 use crate::output::Streams;
 use crate::ptracing::Tracing;
@@ -69,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) objects: Vec<Weak<Object>>,
     /// The files that other mappings show.
     pub(crate) follow: follow::Files,
+    /// The file that was mapped last.
+    pub(crate) last_mapped: Option<LastMapped>,
     /// Files that are a process's memory, opened to be written.
     pub(crate) memory_files: HashMap<Identity, Weak<Space>>,
     /// Spaces, while they exist.
@@ -237,6 +240,7 @@ impl Session {
             requests: Requests::default(),
             objects: Vec::new(),
             follow,
+            last_mapped: None,
             memory_files: HashMap::new(),
             spaces: Vec::new(),
             newborn: Vec::new(),

@@ -93,6 +93,9 @@ fn entered(core: &mut Core, task: &mut Task, mut stopped: Stopped) -> Result<Nex
     buffer::before_call(core, task, class, nr, &args);
     if let Class::Map(kind) = class {
         unrepeatable::before_map(task, kind, &args);
+    } else {
+        // No file is held open longer than there may be use for it.
+        core.last_mapped = None;
     }
     let restarted = task.restart.take().filter(|_| nr == RESTART_SYSCALL);
     let (effect_nr, effect_args) = restarted.as_ref().map_or((nr, args), |restart| restart.call);
