@@ -347,8 +347,11 @@ pub(crate) fn repeats(task: &Task, regs: &Registers) -> bool {
     repeat_end(task, regs).is_some()
 }
 
+/// Whether an instruction does its work step by step, and shows in registers how far it has come when it is interrupted. What gathers and
+/// scatters does: it takes from its mask what is done.
 fn is_repeated(instruction: &Instruction) -> bool {
-    instruction.is_string_instruction() && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+    let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    instruction.is_string_instruction() && repeats || instruction.is_vsib()
 }
 
 /// Lets a task run so many instructions, fewer where the next one would show that it is stepped (`pushf` and `syscall` store the

@@ -53,6 +53,14 @@ fn threads_of_every_kind() {
     assert_eq!(printed, "sum 120000006 guarded 4000 racy plausible\nowner died 1\ndigits 790\nleader gone\n");
 }
 
+/// Where the processor can gather.
+#[test]
+fn threads_that_stop_in_the_middle_of_an_instruction() {
+    if std::is_x86_feature_detected!("avx2") {
+        check("gathered", 0, 2);
+    }
+}
+
 #[test]
 fn signals_at_any_instruction() {
     let printed = check("asynchronous", 128 + 14, 8);
